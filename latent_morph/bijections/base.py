@@ -1,0 +1,105 @@
+"""The abstract bijection, its laws, and the two ways to build one from another."""
+
+import abc
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from latent_morph.checks import check_count, check_finite, check_state
+
+
+class Bijection(nn.Module, abc.ABC):
+    """A smooth invertible map of R^dim onto itself, over any leading axes.
+
+    Laws:
+        inverse   inverse(forward(x)) is x, and forward(inverse(y)) is y
+        pointwise rows do not see each other: any batch axes, same answer
+
+    There is no log-determinant: trajectories never need one.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = check_count("dim", dim)
+
+    @final  # type: ignore[misc]  # nn.Module declares an attribute of that name
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps `x` (..., dim) to (..., dim)."""
+        return self._forward(check_state("x", x, self.dim))
+
+    @final
+    def inverse(self, y: Tensor) -> Tensor:
+        """Maps `y` (..., dim) back to the (..., dim) it came from."""
+        return self._inverse(check_state("y", y, self.dim))
+
+    @abc.abstractmethod
+    def _forward(self, x: Tensor) -> Tensor: ...
+
+    @abc.abstractmethod
+    def _inverse(self, y: Tensor) -> Tensor: ...
+
+
+@final
+class Composed(Bijection):
+    """Several bijections one after the other: `Composed(f, g)(x)` is `g(f(x))`."""
+
+    def __init__(self, *parts: Bijection) -> None:
+        if not parts:
+            raise ValueError("Composed needs at least one bijection, got none")
+        dims = [part.dim for part in parts]
+        if len(set(dims)) > 1:
+            raise ValueError(f"parts must agree in dim, got {dims}")
+        super().__init__(dims[0])
+        self.parts = nn.ModuleList(parts)
+
+    def _forward(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        for part in reversed(list(self.parts)):
+            y = part.inverse(y)  # type: ignore[operator]  # ModuleList forgets its element type
+        return y
+
+
+@final
+class Inverted(Bijection):
+    """A bijection run the other way."""
+
+    def __init__(self, inner: Bijection) -> None:
+        super().__init__(inner.dim)
+        self.inner = inner
+
+    def _forward(self, x: Tensor) -> Tensor:
+        return self.inner.inverse(x)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self.inner(y)
+
+
+@final
+class Anchored(Bijection):
+    """A bijection moved so that the origin goes to `goal`, whatever the inner map learns."""
+
+    goal: Tensor
+
+    def __init__(self, inner: Bijection, goal: Tensor) -> None:
+        super().__init__(inner.dim)
+        check_finite("goal", check_state("goal", goal, inner.dim))
+        if goal.ndim != 1:
+            raise ValueError(
+                f"goal must be one point ({inner.dim},), got shape {tuple(goal.shape)}"
+            )
+        self.inner = inner
+        self.register_buffer("goal", goal.detach().clone())
+
+    def _shift(self) -> Tensor:
+        return self.goal - self.inner(torch.zeros_like(self.goal))
+
+    def _forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) + self._shift()
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        return self.inner.inverse(y - self._shift())

@@ -1,0 +1,150 @@
+"""Invertible networks from FrEIA's coupling blocks; the only file that imports FrEIA."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from latent_morph.bijections.base import Bijection
+from latent_morph.bijections.scalar import ScalarWarp
+from latent_morph.checks import check_choice, check_count, check_positive
+from latent_morph.nn import mlp
+from latent_morph.seeding import seeded
+
+# The paper names the block and its sizes but no activation; a diffeomorphism wants a smooth one.
+INN_PRESETS: dict[str, dict[str, Any]] = {
+    "compact": {
+        "coupling": "glow",
+        "blocks": 4,
+        "width": 64,
+        "activation": "silu",
+        "clamp": 1.0,
+    },
+    "paper": {
+        "coupling": "rnvp",
+        "blocks": 5,
+        "width": 1500,
+        "activation": "tanh",
+        "clamp": 2.0,
+    },
+}
+
+_COUPLINGS = {"glow": "GLOWCouplingBlock", "rnvp": "RNVPCouplingBlock"}
+
+
+@final
+class CouplingINN(Bijection):
+    """FrEIA's two-sided affine coupling blocks, each on its own random split of the coordinates.
+
+    A block sees permuted coordinates and hands them back in the old order, so that a network whose
+    subnets start at zero starts as the identity. Neighbouring permutations are merged into one.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        coupling: str,
+        blocks: int,
+        width: int,
+        depth: int,
+        activation: str,
+        clamp: float,
+    ) -> None:
+        super().__init__(dim)
+        # FrEIA pulls in scipy.stats, about a second: pay when a network is built, not at import.
+        from FrEIA import modules
+
+        make_block: Callable[..., nn.Module] = getattr(modules, _COUPLINGS[coupling])
+        subnet = partial(mlp, width=width, depth=depth, activation=activation, zero_last=True)
+        # FrEIA's own clamps are lambdas, which do not pickle; torch.tanh does.
+        self.blocks = nn.ModuleList(
+            make_block(
+                [(dim,)], subnet_constructor=subnet, clamp=clamp, clamp_activation=torch.tanh
+            )
+            for _ in range(blocks)
+        )
+        # Block k works in the order `orders[k]`. To go from one block's order to the next's:
+        # undo the old, apply the new, in a single gather.
+        orders = [torch.arange(dim), *(torch.randperm(dim) for _ in range(blocks))]
+        undo = [order.argsort() for order in orders]
+        steps = [undo[k][orders[k + 1]] for k in range(blocks)]
+        self.register_buffer("enter", torch.stack(steps))
+        self.register_buffer("leave", undo[-1])
+
+    enter: Tensor  # (blocks, dim): the gather before each block
+    leave: Tensor  # (dim,): the gather after the last one
+
+    def _forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.dim)
+        for block, order in zip(self.blocks, self.enter, strict=True):
+            (rows,), _ = block([rows[:, order]])
+        return rows[:, self.leave].reshape(x.shape)
+
+    def _inverse(self, y: Tensor) -> Tensor:
+        rows = y.reshape(-1, self.dim)[:, self.leave.argsort()]
+        for block, order in zip(reversed(list(self.blocks)), self.enter.flip(0), strict=True):
+            (rows,), _ = block([rows], rev=True)
+            rows = rows[:, order.argsort()]
+        return rows.reshape(y.shape)
+
+
+def make_inn(
+    dim: int,
+    preset: str = "compact",
+    *,
+    coupling: str | None = None,
+    blocks: int | None = None,
+    width: int | None = None,
+    depth: int = 1,
+    activation: str | None = None,
+    clamp: float | None = None,
+    seed: int | None = None,
+) -> Bijection:
+    """Builds an invertible network on R^dim that starts as the identity.
+
+    Args:
+        dim: Number of coordinates. A single one gets a `ScalarWarp` of `blocks` parts, since a
+            coupling block needs two coordinates; the other sizes have no meaning there.
+        preset: `"compact"` (GLOW blocks, fast on a CPU) or `"paper"` (RNVP, 5 blocks of 1,500).
+        coupling: `"glow"` (one subnet gives scale and shift) or `"rnvp"` (one for each).
+        blocks: Number of coupling blocks; each transforms both halves.
+        width: Hidden units of the subnets.
+        depth: Hidden layers of the subnets.
+        activation: A name from `latent_morph.nn.ACTIVATIONS`.
+        clamp: A block scales a coordinate by at most exp(clamp). Small is robust: far from the
+            data the scales of all blocks multiply.
+        seed: Makes weights and permutations reproducible without touching anybody's random state;
+            `None` draws from torch's generator.
+
+    Returns:
+        A `Bijection`; arguments left at `None` take the preset's value.
+    """
+    check_count("dim", dim)
+    options = dict(INN_PRESETS[check_choice("preset", preset, INN_PRESETS)])
+    given = {
+        "coupling": coupling,
+        "blocks": blocks,
+        "width": width,
+        "activation": activation,
+        "clamp": clamp,
+    }
+    options |= {name: value for name, value in given.items() if value is not None}
+    check_choice("coupling", options["coupling"], _COUPLINGS)
+    check_count("blocks", options["blocks"])
+    check_positive("clamp", options["clamp"])
+    if dim == 1:
+        return ScalarWarp(blocks=options["blocks"])
+    with seeded(seed):
+        return CouplingINN(dim, depth=depth, **options)
+
+
+def resolve_inn(inn: str | Mapping[str, Any], dim: int) -> Bijection:
+    """Builds what `inn` describes: a preset's name, or `make_inn`'s options as a mapping."""
+    if isinstance(inn, str):
+        return make_inn(dim, check_choice("inn", inn, INN_PRESETS))
+    if isinstance(inn, Mapping):
+        return make_inn(dim, **inn)
+    raise TypeError(f"inn must be a preset's name or a mapping, got {type(inn).__name__}")

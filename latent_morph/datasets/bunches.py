@@ -1,0 +1,54 @@
+"""Shapes what a data set returns: a Bunch, the pair (X, y), or pandas objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.utils import Bunch
+
+from latent_morph.series import SeriesBatch
+
+
+def as_bunch(
+    data: SeriesBatch,
+    target: np.ndarray,
+    *,
+    return_X_y: bool = False,
+    as_frame: bool = False,
+    **facts: Any,  # noqa: ANN401  # whatever else the data set has to say
+) -> Bunch | tuple[Any, Any]:
+    """Packs a data set the way scikit-learn does.
+
+    Args:
+        data: (N, T, C).
+        target: (N,) one label a series, or (N, T) one label a time point.
+        return_X_y: Return `(data, target)` alone.
+        as_frame: Return `data` as a long DataFrame with columns "case", "time" and one for each of
+            the `feature_names`, which `from_long(data, "case", "time")` reads back, and `target`
+            as a Series: indexed by case, or for labels of time points by the rows of `data`.
+        facts: Further entries of the Bunch; `feature_names` among them.
+    """
+    X: Any = data
+    y: Any = target
+    if as_frame:
+        X = long_frame(data, facts["feature_names"])
+        if target.ndim == 2:
+            y = pd.Series(target[data.present.cpu().numpy()], index=X.index, name="target")
+        else:
+            y = pd.Series(target, name="target").rename_axis("case")
+    if return_X_y:
+        return X, y
+    return Bunch(data=X, target=y, **facts)
+
+
+def long_frame(batch: SeriesBatch, feature_names: list[str]) -> pd.DataFrame:
+    """One row for each real time point of (N, T, C), in order of case and time."""
+    present = batch.present
+    values = batch.values.masked_fill(~batch.mask, float("nan"))[present].cpu().numpy()
+    frame = pd.DataFrame(values, columns=feature_names)
+    case = np.repeat(np.arange(batch.n_cases), batch.lengths.cpu().numpy())
+    frame.insert(0, "case", case)
+    frame.insert(1, "time", batch.times[present].cpu().numpy())
+    return frame

@@ -1,0 +1,18 @@
+"""Ways to carry a latent state through time, all behind `flow(z0, times)`."""
+
+from latent_morph.flows.base import Flow
+from latent_morph.flows.linear import LinearFlow
+from latent_morph.flows.morph import MorphFlow
+from latent_morph.flows.registry import FLOWS, Recipe
+from latent_morph.flows.solver import METHODS, IntegrationError, SolverFlow
+
+__all__ = [
+    "FLOWS",
+    "METHODS",
+    "Flow",
+    "IntegrationError",
+    "LinearFlow",
+    "MorphFlow",
+    "Recipe",
+    "SolverFlow",
+]

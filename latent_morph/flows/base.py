@@ -1,0 +1,100 @@
+"""The seam: everything that moves a latent state through time implements `Flow`."""
+
+import abc
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from latent_morph.checks import check_count, check_finite, check_state
+
+
+class Flow(nn.Module, abc.ABC):
+    """Carries a latent state through time, autonomously.
+
+    Laws:
+        start    flow(z, [t0]) is z
+        compose  flow(flow(z, s), t) is flow(z, s + t)
+        order    permuting the times permutes the rows; a repeated time repeats its row
+        tangent  d/dt flow(z, t) is field(flow(z, t))
+
+    Closed forms keep them to rounding, solvers to their tolerance. Times are data: no gradient
+    flows into them. Any leading axes are batch axes.
+
+    To add a flow, write `_trajectory` and `_velocity`; they are called with checked arguments.
+    """
+
+    def __init__(self, latent_dim: int) -> None:
+        super().__init__()
+        self.latent_dim = check_count("latent_dim", latent_dim)
+
+    @final  # type: ignore[misc]  # nn.Module declares an attribute of that name
+    def forward(self, z0: Tensor, times: Tensor, *, t0: float | Tensor = 0.0) -> Tensor:
+        """Follows the flow from `z0` at time `t0` to each of `times`.
+
+        Args:
+            z0: (..., D) states at `t0`.
+            times: (T,) shared by all series, or (..., T) with one row a series, where the leading
+                axes broadcast against those of `z0`. In any order, repeated, on both sides of
+                `t0`, or none at all.
+            t0: One number, or (...) with one a series.
+
+        Returns:
+            (..., T, D): row k is the state at `times[..., k]`.
+        """
+        check_finite("z0", check_state("z0", z0, self.latent_dim))
+        elapsed = elapsed_times(z0, times, t0)
+        shape = (*z0.shape[:-1], elapsed.shape[-1], self.latent_dim)
+        if 0 in shape:
+            return z0.new_zeros(shape)
+        return self._trajectory(z0, elapsed)
+
+    @final
+    def field(self, z: Tensor) -> Tensor:
+        """The velocity dz/dt at each state: (..., D) to (..., D)."""
+        return self._velocity(check_state("z", z, self.latent_dim))
+
+    @abc.abstractmethod
+    def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
+        """`forward` on checked arguments: z0 (..., D), elapsed (T,) or broadcasting (..., T)."""
+
+    @abc.abstractmethod
+    def _velocity(self, z: Tensor) -> Tensor:
+        """`field` on a checked argument."""
+
+
+def elapsed_times(z0: Tensor, times: Tensor, t0: float | Tensor) -> Tensor:
+    """Checks the query and returns `times - t0` in the dtype of `z0`: (T,) or (..., T).
+
+    The difference is taken before the cast, so that seconds since 1970 survive a float32 state.
+    """
+    if not isinstance(times, Tensor):
+        raise TypeError(f"times must be a torch.Tensor, got {type(times).__name__}")
+    if times.is_complex() or times.dtype is torch.bool:
+        raise TypeError(f"times must be real numbers, got dtype {times.dtype}")
+    if times.ndim == 0:
+        raise ValueError("times must have a time axis, (T,) or (..., T), got a scalar")
+    check_finite("times", times)
+    batch = z0.shape[:-1]
+    _check_broadcast("times", times.shape, times.shape[:-1], batch)
+    if isinstance(t0, Tensor):
+        if t0.is_complex():
+            raise TypeError(f"t0 must be real, got dtype {t0.dtype}")
+        _check_broadcast("t0", t0.shape, t0.shape, batch)
+        start = t0 if t0.ndim == 0 else t0.unsqueeze(-1)
+    else:
+        start = torch.as_tensor(t0, dtype=torch.float64)
+    check_finite("t0", start)
+    return (times.detach() - start.detach()).to(z0)
+
+
+def _check_broadcast(name: str, came: torch.Size, axes: torch.Size, batch: torch.Size) -> None:
+    """Raises unless `axes` broadcast to `batch` without enlarging it."""
+    fits = len(axes) <= len(batch) and all(
+        a in (1, b) for a, b in zip(reversed(axes), reversed(batch), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"{name} of shape {tuple(came)} does not fit the batch axes {tuple(batch)} of z0: "
+            f"its leading axes must be absent or broadcast to them"
+        )

@@ -1,0 +1,53 @@
+"""MorphFlow: a base flow seen through a bijection, so its trajectories need no solver."""
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from latent_morph.bijections import Anchored, Bijection
+from latent_morph.flows.base import Flow
+from latent_morph.flows.linear import LinearFlow
+
+
+@final
+class MorphFlow(Flow):
+    """z(t) = warp(x(t)) where x follows `base` from warp^-1(z0).
+
+    With a `LinearFlow` as base this is a closed form whose cost is per query, not per unit of
+    time. The base may also be a solver on a small network, for chaotic or stiff systems. The
+    bijection's Jacobian appears in `field` alone, never along a trajectory.
+
+    Args:
+        base: The simple dynamics.
+        warp: The bijection, from base coordinates to latent ones.
+        goal: (D,) the point where the equilibrium sits exactly; needs a linear base, whose
+            equilibrium is the origin. By default the equilibrium is wherever the warp puts it.
+    """
+
+    def __init__(self, base: Flow, warp: Bijection, *, goal: Tensor | None = None) -> None:
+        super().__init__(base.latent_dim)
+        if warp.dim != base.latent_dim:
+            raise ValueError(f"warp must have dim {base.latent_dim} as base has, got {warp.dim}")
+        if goal is not None:
+            if not isinstance(base, LinearFlow):
+                raise ValueError(
+                    f"goal needs a LinearFlow as base, whose equilibrium is known; "
+                    f"got {type(base).__name__}"
+                )
+            warp = Anchored(warp, goal)
+        self.base = base
+        self.warp = warp
+
+    def equilibrium(self) -> Tensor:
+        """(D,) where the velocity is zero: the image of the linear base's origin."""
+        if not isinstance(self.base, LinearFlow):
+            raise ValueError(f"the equilibrium of a {type(self.base).__name__} base is not known")
+        return self.warp(next(self.base.parameters()).new_zeros(self.latent_dim))
+
+    def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
+        return self.warp(self.base._trajectory(self.warp.inverse(z0), elapsed))
+
+    def _velocity(self, z: Tensor) -> Tensor:
+        x = self.warp.inverse(z)
+        return torch.func.jvp(self.warp, (x,), (self.base._velocity(x),))[1]

@@ -1,0 +1,114 @@
+"""FLOWS: the name of every ODE choice, and the recipe that builds it for a latent size.
+
+A recipe is a function `(latent_dim, **options) -> Flow`. To add one, write it and give it a line
+in `FLOWS`; estimators, the command line and the tests of the laws pick it up from there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from latent_morph.bijections.inn import resolve_inn
+from latent_morph.checks import check_choice, check_count
+from latent_morph.flows.base import Flow
+from latent_morph.flows.linear import LinearFlow
+from latent_morph.flows.morph import MorphFlow
+from latent_morph.flows.solver import METHODS, SolverFlow
+from latent_morph.nn import mlp
+from latent_morph.seeding import seeded
+
+Recipe = Callable[..., Flow]
+
+
+def morph(
+    latent_dim: int,
+    *,
+    spectrum: str = "complex",
+    eigenvectors: str = "learned",
+    stable: bool = False,
+    horizon: float = 1.0,
+    inn: str | Mapping[str, Any] = "compact",
+    goal: Sequence[float] | torch.Tensor | None = None,
+    seed: int | None = None,
+) -> MorphFlow:
+    """A linear ODE through an invertible network: closed form, no solver.
+
+    `inn` is a preset's name or a mapping of `make_inn`'s options; `goal` places the equilibrium;
+    the rest is `LinearFlow`'s. `seed` makes the network's start reproducible.
+    """
+    base = LinearFlow(
+        latent_dim, spectrum=spectrum, eigenvectors=eigenvectors, stable=stable, horizon=horizon
+    )
+    with seeded(seed):
+        warp = resolve_inn(inn, latent_dim)
+    point = None if goal is None else torch.as_tensor(goal, dtype=torch.get_default_dtype())
+    return MorphFlow(base, warp, goal=point)
+
+
+def morph_neural(
+    latent_dim: int,
+    *,
+    units: int = 30,
+    layers: int = 3,
+    activation: str = "tanh",
+    method: str = "euler",
+    inn: str | Mapping[str, Any] = "compact",
+    seed: int | None = None,
+    **solver_options: Any,  # noqa: ANN401
+) -> MorphFlow:
+    """A small network's ODE, integrated, through an invertible network: chaotic, stiff systems.
+
+    The defaults are the paper's: three hidden layers of 30, Euler at the data's step.
+    """
+    with seeded(seed):
+        base = solver(
+            latent_dim,
+            method=method,
+            units=units,
+            layers=layers,
+            activation=activation,
+            **solver_options,
+        )
+        return MorphFlow(base, resolve_inn(inn, latent_dim))
+
+
+def solver(
+    latent_dim: int,
+    *,
+    method: str,
+    units: int = 100,
+    layers: int = 2,
+    activation: str = "tanh",
+    seed: int | None = None,
+    **solver_options: Any,  # noqa: ANN401
+) -> SolverFlow:
+    """A network's ODE, integrated by the torchdiffeq method of that name.
+
+    `solver_options` are `SolverFlow`'s: rtol, atol, step_size, adjoint, max_steps.
+    """
+    check_count("latent_dim", latent_dim)
+    with seeded(seed):
+        field = mlp(latent_dim, latent_dim, width=units, depth=layers, activation=activation)
+    return SolverFlow(field, latent_dim, method=method, **solver_options)
+
+
+class _Registry(dict[str, Recipe]):
+    """A dict whose unknown names are answered with the known ones."""
+
+    def __missing__(self, name: str) -> Recipe:
+        check_choice("ode", name, self)
+        raise KeyError(name)  # unreachable: a missing name is no known choice
+
+
+FLOWS: dict[str, Recipe] = _Registry(
+    {
+        "morph": morph,
+        "morph-real": partial(morph, spectrum="real"),
+        "morph-stable": partial(morph, stable=True),
+        "morph-neural": morph_neural,
+        "linear": LinearFlow,
+        **{name: partial(solver, method=name) for name in METHODS},
+    }
+)

@@ -1,0 +1,78 @@
+"""Every implementation of each abstraction, ready for the tests of its laws.
+
+Parameters are moved away from their starting values, where half of the mathematics is invisible.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from latent_morph.bijections import Anchored, Bijection, Composed, Inverted, make_inn
+from latent_morph.flows import FLOWS, METHODS, Flow
+
+DIM = 3
+
+
+def stirred(module: nn.Module, *, amount: float = 0.1, seed: int = 0) -> nn.Module:
+    """The module in float64 with noise on every parameter, as training would leave it."""
+    generator = torch.Generator().manual_seed(seed)
+    module = module.double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(noise, alpha=amount)
+    return module
+
+
+def states(*batch: int, dim: int = DIM, seed: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*batch, dim, generator=generator, dtype=torch.float64)
+
+
+CLOSED_FORMS = ("linear", "morph", "morph-real", "morph-stable")
+
+# How far a method at these settings is from its own limit, over times of about one.
+TOLERANCE = {name: 1e-10 for name in CLOSED_FORMS} | {
+    "morph-neural": 5e-2,
+    "euler": 5e-2,
+    "midpoint": 1e-3,
+    "heun2": 1e-3,
+    "heun3": 1e-4,
+    "rk4": 1e-6,
+    "explicit_adams": 1e-3,
+    "implicit_adams": 1e-4,
+    "adaptive_heun": 1e-4,
+    "fehlberg2": 1e-4,
+    "bosh3": 1e-4,
+    "dopri5": 1e-4,
+    "dopri8": 1e-4,
+    "scipy_solver": 1e-4,
+}
+
+
+def build_flow(name: str, dim: int = DIM) -> Flow:
+    options: dict = {}
+    if METHODS.get(name) in ("fixed", "multistep") or name == "morph-neural":
+        options["step_size"] = 0.05 if name == "morph-neural" else 0.02
+    elif name in METHODS:
+        options |= {"rtol": 1e-7, "atol": 1e-7}
+    if name.startswith("morph"):
+        options |= {"inn": {"blocks": 2, "width": 8}}
+        if name == "morph-neural":
+            options |= {"units": 8, "layers": 1}
+    elif name in METHODS:
+        options |= {"units": 8}
+    return stirred(FLOWS[name](dim, seed=0, **options) if name != "linear" else FLOWS[name](dim))
+
+
+ALL_FLOWS = tuple(FLOWS)
+
+ALL_BIJECTIONS: dict[str, Callable[[int], Bijection]] = {
+    "compact": lambda dim: make_inn(dim, seed=0),
+    "paper": lambda dim: make_inn(dim, "paper", width=32, seed=0),
+    "deep": lambda dim: make_inn(dim, blocks=2, width=8, depth=3, activation="gelu", seed=0),
+    "composed": lambda dim: Composed(make_inn(dim, seed=0), make_inn(dim, seed=1)),
+    "inverted": lambda dim: Inverted(make_inn(dim, seed=0)),
+    "anchored": lambda dim: Anchored(make_inn(dim, seed=0), torch.arange(float(dim))),
+}

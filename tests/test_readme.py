@@ -1,0 +1,54 @@
+"""Every command and code block of the README runs."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line]
+
+# The same command with less to do, so that the suite does not run itself or train for minutes.
+SHORTER = {
+    "make run": ["make", "run", "ARGS=--max-epochs 2 --out {out}"],
+    "make test": ["make", "test", "ARGS=--collect-only -q tests/test_readme.py"],
+}
+
+
+def test_the_readme_has_what_these_tests_run():
+    assert {kind for kind, _ in BLOCKS} == {"bash", "python"}
+    assert set(SHORTER) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(command, tmp_path):
+    if command in SHORTER:
+        if shutil.which("make") is None:
+            pytest.skip("needs make")
+        words = [word.format(out=tmp_path) for word in SHORTER[command]]
+    else:
+        program, *rest = command.split()
+        assert program == "python", f"no rule for {command!r}"
+        words = [sys.executable, *rest, "--max-epochs", "2", "--out", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("code", [text for kind, text in BLOCKS if kind == "python"])
+def test_python_blocks(code, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "an example shows something"
+
+
+def test_links_and_pictures_exist():
+    prose = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        if not target.startswith("http"):
+            assert (ROOT / target).exists(), target

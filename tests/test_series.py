@@ -1,0 +1,421 @@
+"""SeriesBatch keeps its promises, and every accepted input reaches it unharmed."""
+
+import ast
+import inspect
+import pickle
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.dummy import DummyClassifier
+from sklearn.model_selection import KFold, cross_val_score, train_test_split
+
+import latent_morph.series
+from latent_morph.series import SeriesBatch, as_series, from_long
+
+NAN = float("nan")
+
+
+def parts(n=2, t=3, c=2):
+    """Legal fields of a batch, to be spoilt one at a time."""
+    return {
+        "values": torch.zeros(n, t, c),
+        "times": torch.arange(t, dtype=torch.float64).repeat(n, 1),
+        "mask": torch.ones(n, t, c, dtype=torch.bool),
+        "lengths": torch.full((n,), t),
+    }
+
+
+def random_cases(n, seed=0, c=2, longest=7):
+    rng = np.random.default_rng(seed)
+    cases = []
+    for _ in range(n):
+        length = rng.integers(1, longest + 1)
+        values = rng.standard_normal((length, c)).astype(np.float32)
+        values[rng.random(values.shape) < 0.3] = NAN
+        cases.append((np.sort(rng.random(length)), values))
+    return cases
+
+
+def assert_same(a, b):
+    for name in ("values", "times", "mask", "lengths"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=0, atol=0)
+
+
+# Construction
+
+
+def test_lengths_default_to_all_times():
+    fields = parts()
+    del fields["lengths"]
+    batch = SeriesBatch(**fields)
+    assert batch.lengths.tolist() == [3, 3]
+    assert (batch.n_cases, batch.n_times, batch.n_channels) == tuple(batch.shape) == (2, 3, 2)
+    assert batch.present.all() and len(batch) == 2 and batch.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "error", "match"),
+    [
+        ("values", np.zeros((2, 3, 2)), TypeError, "values is of type ndarray"),
+        ("values", torch.zeros(2, 3, 2, dtype=torch.float16), TypeError, "values has dtype"),
+        ("values", torch.zeros(2, 3), ValueError, "values has shape"),
+        ("values", torch.full((2, 3, 2), NAN), ValueError, "mark missing values in mask"),
+        ("times", torch.zeros(2, 3), TypeError, "times has dtype torch.float32"),
+        ("times", torch.zeros(3, 2, dtype=torch.float64), ValueError, "times has shape"),
+        ("times", torch.full((2, 3), NAN).double(), ValueError, "times holds NaN"),
+        ("times", torch.tensor([[0.0, 2, 1]] * 2).double(), ValueError, "times decreases"),
+        ("mask", torch.ones(2, 3, 2), TypeError, "mask has dtype"),
+        ("mask", torch.ones(2, 3, dtype=torch.bool), ValueError, "mask has shape"),
+        ("lengths", torch.tensor([3.0, 3.0]), TypeError, "lengths has dtype"),
+        ("lengths", torch.tensor([3]), ValueError, "lengths has shape"),
+        ("lengths", torch.tensor([0, 3]), ValueError, "lengths must lie between 1 and T = 3"),
+        ("lengths", torch.tensor([2, 3]), ValueError, "mask is True beyond the length"),
+    ],
+)
+def test_refuses_with_the_name_of_the_field(name, bad, error, match):
+    with pytest.raises(error, match=match):
+        SeriesBatch(**{**parts(), name: bad})
+
+
+def test_refuses_padding_that_moves_in_time():
+    fields = parts()
+    fields["mask"][0, 2] = False
+    fields["lengths"][0] = 2
+    with pytest.raises(ValueError, match="last real time repeated"):
+        SeriesBatch(**fields)
+
+
+def test_a_zero_is_a_value_and_an_empty_row_a_time_point():
+    batch = as_series(np.array([[0.0, NAN, 0.0, NAN]]))
+    assert batch.observed.tolist() == [[True, False, True, False]]
+    assert batch.present.all()
+
+
+def test_is_frozen_picklable_and_brief_in_repr():
+    batch = as_series(random_cases(5))
+    with pytest.raises(AttributeError):
+        batch.values = None
+    assert_same(batch, pickle.loads(pickle.dumps(batch)))
+    assert len(repr(batch)) < 120
+
+
+def test_numpy_cannot_swallow_it():
+    with pytest.raises(TypeError, match=r"use batch\.values"):
+        np.asarray(as_series(np.zeros((2, 2))))
+
+
+# Selecting, moving, joining
+
+
+@pytest.mark.parametrize(
+    ("index", "picks"),
+    [
+        ([3, 0, 3], [3, 0, 3]),
+        (np.array([3, 0, 3], dtype=np.int32), [3, 0, 3]),
+        (np.array([True, False, True, False, True]), [0, 2, 4]),
+        ([True, False, True, False, True], [0, 2, 4]),
+        (torch.tensor([4, -1]), [4, 4]),
+        (torch.tensor([True, False, True, False, True]), [0, 2, 4]),
+        (slice(1, 4), [1, 2, 3]),
+        (slice(None, None, -1), [4, 3, 2, 1, 0]),
+        (np.arange(5)[::-1], [4, 3, 2, 1, 0]),
+        ([], []),
+        (pd.Index([1, 2]), [1, 2]),
+    ],
+)
+def test_indexing_selects_cases(index, picks):
+    cases = random_cases(5)
+    batch = as_series(cases)
+    for chosen in (batch[index], batch[index, ...]):
+        assert chosen.shape == (len(picks), *batch.shape[1:])
+        for (times, values), pick in zip(chosen.to_ragged(), picks, strict=True):
+            np.testing.assert_array_equal(times, cases[pick][0])
+            np.testing.assert_array_equal(values, cases[pick][1])
+
+
+def test_an_integer_keeps_the_case_axis_and_iteration_ends():
+    batch = as_series(random_cases(3))
+    assert_same(batch[-1], batch[[2]])
+    assert len(list(batch)) == 3
+    assert_same(SeriesBatch.concatenate(batch), batch)
+
+
+@pytest.mark.parametrize("index", [7, (0, 1), 0.5, [0.5], True, np.zeros((2, 2), int)], ids=str)
+def test_refuses_other_indices(index):
+    with pytest.raises(IndexError):
+        as_series(random_cases(3))[index]
+
+
+def test_to_changes_the_dtype_of_values_alone():
+    batch = as_series(random_cases(3)).to("cpu", torch.float64)
+    assert (batch.values.dtype, batch.times.dtype) == (torch.float64, torch.float64)
+    assert batch.to(dtype=torch.float32).values.dtype == torch.float32
+    assert batch.mask.dtype == torch.bool and batch.lengths.dtype == torch.int64
+    with pytest.raises(ValueError, match="dtype is torch.float16"):
+        batch.to(dtype=torch.float16)
+
+
+def test_trim_drops_common_padding():
+    batch = as_series([np.ones(2), np.ones(5), np.ones(3)])
+    short = batch[[0, 2]]
+    assert short.n_times == 5
+    assert short.trim().n_times == 3
+    assert_same(short.trim(), as_series([np.ones(2), np.ones(3)]))
+
+
+def test_concatenate_pads_and_is_valid():
+    cases = random_cases(6)
+    joined = SeriesBatch.concatenate([as_series(cases[:2]).trim(), as_series(cases[2:])])
+    SeriesBatch(joined.values, joined.times, joined.mask, joined.lengths)
+    assert_same(joined, as_series(cases))
+    with pytest.raises(ValueError, match="differ in channels"):
+        SeriesBatch.concatenate([joined, as_series(np.zeros((1, 2)))])
+    with pytest.raises(ValueError, match="batches is empty"):
+        SeriesBatch.concatenate([])
+
+
+def test_ragged_round_trip():
+    cases = random_cases(20)
+    back = SeriesBatch.from_ragged(cases).to_ragged()
+    for (times, values), (times_back, values_back) in zip(cases, back, strict=True):
+        np.testing.assert_array_equal(times, times_back)
+        np.testing.assert_array_equal(values, values_back)
+
+
+# scikit-learn
+
+
+def test_train_test_split_and_kfold():
+    batch, y = as_series(random_cases(20)), np.arange(20) % 2
+    train, test, y_train, y_test = train_test_split(batch, y, test_size=0.25, random_state=0)
+    assert isinstance(train, SeriesBatch) and (len(train), len(test)) == (15, 5)
+    for learn, check in KFold(4).split(batch):
+        assert len(batch[learn]) == 15 and len(batch[check]) == 5
+
+
+def test_cross_val_score():
+    class Majority(DummyClassifier):
+        def fit(self, X, y):
+            assert isinstance(X, SeriesBatch)
+            return super().fit(np.zeros((len(X), 1)), y)
+
+    scores = cross_val_score(Majority(), as_series(random_cases(20)), [0] * 15 + [1] * 5, cv=5)
+    np.testing.assert_allclose(scores, 0.75)
+
+
+# as_series
+
+
+def test_a_batch_comes_back_as_it_is():
+    batch = as_series(random_cases(2))
+    assert as_series(batch) is batch
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.asarray,
+        torch.tensor,
+        lambda x: np.asarray(x, dtype=object),
+        pd.DataFrame,
+        list,
+        tuple,
+        lambda x: [np.asarray(row) for row in x],
+        lambda x: np.asarray(x)[::-1][::-1],
+        lambda x: tuple(tuple(row) for row in x),
+    ],
+)
+def test_two_axes_are_cases_and_times(make):
+    batch = as_series(make([[1.0, NAN], [3.0, 4.0]]))
+    assert batch.values[..., 0].tolist() == [[1.0, 0.0], [3.0, 4.0]]
+    assert batch.mask[..., 0].tolist() == [[True, False], [True, True]]
+    assert batch.times.tolist() == [[0.0, 1.0]] * 2
+    assert batch.values.dtype == torch.float32
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor, list])
+def test_three_axes_have_channels_last(make):
+    X = np.arange(24.0).reshape(2, 4, 3)
+    X[1, 2] = NAN
+    batch = as_series(make(X.tolist()))
+    assert batch.shape == (2, 4, 3) and batch.lengths.tolist() == [4, 4]
+    np.testing.assert_array_equal(batch.values.numpy(), np.nan_to_num(X))
+    np.testing.assert_array_equal(batch.mask.numpy(), ~np.isnan(X))
+
+
+def test_integers_booleans_and_read_only_arrays():
+    X = np.array([[1, 0], [0, 1]])
+    X.flags.writeable = False
+    assert_same(as_series(X), as_series(X.astype(bool)))
+    assert_same(as_series(X), as_series([row for row in X]))
+
+
+def test_conversion_leaves_the_input_alone():
+    X = np.array([[1.0, NAN]], dtype=np.float32)
+    as_series(X).values.fill_(7.0)
+    np.testing.assert_array_equal(X, [[1.0, NAN]])
+
+
+def test_unequal_lengths():
+    objects = np.empty(2, dtype=object)
+    objects[:] = [np.ones((2, 3)), np.ones((4, 3))]
+    for X in ([*objects], objects):
+        batch = as_series(X)
+        assert batch.shape == (2, 4, 3) and batch.lengths.tolist() == [2, 4]
+        assert batch.times[0].tolist() == [0.0, 1.0, 1.0, 1.0]
+        assert not batch.mask[0, 2:].any()
+
+
+def test_pairs_are_sorted_stably_and_repeats_kept():
+    batch = as_series([([2.0, 1.0, 2.0, 1.0], [1, 2, 3, 4]), ([5], [NAN])])
+    assert batch.times.tolist() == [[1, 1, 2, 2], [5, 5, 5, 5]]
+    assert batch.values[0, :, 0].tolist() == [2, 4, 1, 3]
+    assert not batch.mask[1].any() and batch.lengths.tolist() == [4, 1]
+
+
+def test_lists_of_two_are_no_pairs():
+    assert as_series([[[1.0, 2.0], [3.0, 4.0]]]).shape == (1, 2, 2)
+    assert as_series([([1.0, 2.0], [3.0, 4.0])]).shape == (1, 2, 1)
+
+
+def test_epoch_seconds_keep_their_milliseconds():
+    times = 1.7e9 + np.array([0.0, 0.001, 0.002])
+    assert (as_series([(times, np.ones(3))]).times[0].diff() > 0.0009).all()
+
+
+def test_frames_carry_times_in_their_index_and_channels_by_name():
+    a = pd.DataFrame({"u": [1.0, 2.0], "v": [3.0, NAN]}, index=[0.5, 0.25])
+    b = pd.DataFrame({"v": [6], "u": [5]}, index=[9])
+    batch = as_series([a, b])
+    assert batch.times.tolist() == [[0.25, 0.5], [9.0, 9.0]]
+    assert batch.values.tolist() == [[[2, 0], [1, 3]], [[5, 6], [0, 0]]]
+    with pytest.raises(ValueError, match="case 1 has columns"):
+        as_series([a, b.rename(columns={"u": "w"})])
+    with pytest.raises(ValueError, match="case 1 is of type ndarray"):
+        as_series([a, np.ones(3)])
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Ljubljana"])
+def test_dates_become_seconds_since_the_first(zone):
+    stamps = pd.date_range("2024-03-31 00:00", periods=3, freq="90min", tz=zone)[::-1]
+    frame = pd.DataFrame({"u": [3.0, 2.0, 1.0]}, index=stamps)
+    for X in ([frame], [frame["u"]], [(stamps, frame["u"])]):
+        batch = as_series(X)
+        assert batch.times.tolist() == [[0.0, 5400.0, 10800.0]]
+        assert batch.values.flatten().tolist() == [1.0, 2.0, 3.0]
+
+
+def test_timedeltas_become_seconds_as_they_are():
+    frame = pd.DataFrame({"u": [1.0, 2.0]}, index=pd.to_timedelta([60, 90], unit="s"))
+    assert as_series([frame]).times.tolist() == [[60.0, 90.0]]
+
+
+def test_nullable_columns_are_missing_where_null():
+    frame = pd.DataFrame({"u": pd.array([1, None], dtype="Int64"), "v": [True, False]})
+    assert as_series(frame).mask[..., 0].tolist() == [[True, True], [False, True]]
+
+
+@pytest.mark.parametrize(
+    ("X", "error", "match"),
+    [
+        (5, TypeError, "X is of type int"),
+        ("series", TypeError, "X is of type str"),
+        (np.ones(3), ValueError, r"X has shape \(3,\)"),
+        (np.ones((2, 0)), ValueError, "X has shape"),
+        (np.ones((1, 2), complex), ValueError, "X does not convert to numbers"),
+        (np.array([["a", "b"]]), ValueError, "X does not convert to numbers"),
+        (np.array([[1.0, np.inf]]), ValueError, "X has an infinite value"),
+        (np.array([[1e300]]), ValueError, "too large for torch.float32"),
+        ([], ValueError, "there are no cases"),
+        ([1.0, 2.0], ValueError, r"case 0 has shape \(\)"),
+        ([[1.0], []], ValueError, "case 1 has shape"),
+        ([np.ones(2), np.ones((2, 2))], ValueError, "case 1 has 2 channels; wanted 1"),
+        ([np.ones(2), [1.0, -np.inf]], ValueError, "case 1 has an infinite value"),
+        ([np.ones(2), [1.0, "x"]], ValueError, "case 1 does not convert"),
+        ([([0.0], [1.0]), ([NAN], [1.0])], ValueError, "case 1 has a time that is NaN"),
+        ([([0.0, 1.0], [1.0])], ValueError, "case 0 has 2 times but 1 rows"),
+        ([([[0.0]], [1.0])], ValueError, "the times of case 0 have shape"),
+        ([(["noon", "night"], [1.0, 2.0])], ValueError, "the times of case 0: times must be"),
+        (pd.DataFrame({"d": pd.to_datetime(["2024-01-01"])}), ValueError, "does not convert"),
+        (pd.DataFrame({"u": [1]}, index=[[0], [1]]), ValueError, "use from_long"),
+    ],
+)
+def test_says_what_is_wrong(X, error, match):
+    with pytest.raises(error, match=match):
+        as_series(X)
+
+
+def test_ten_thousand_cases_take_a_moment():
+    cases = [(np.arange(50.0), np.ones((50, 3)))] * 10_000
+    begin = time.perf_counter()
+    as_series(cases)
+    assert time.perf_counter() - begin < 5  # about 0.4 s; generous for busy machines
+
+
+# from_long
+
+
+def test_long_tables():
+    frame = pd.DataFrame(
+        {
+            "who": ["b", "a", "b", "b", "a"],
+            "when": [2.0, 7.0, 1.0, 2.0, 6.0],
+            "u": [1.0, 2.0, 3.0, NAN, 5.0],
+            "v": [1, 2, 3, 4, 5],
+            "note": list("xxxxx"),
+        }
+    )
+    batch = from_long(frame, "who", "when")
+    assert batch.times.tolist() == [[1, 2, 2], [6, 7, 7]]
+    assert batch.values[..., 0].tolist() == [[3, 1, 0], [5, 2, 0]]
+    assert batch.values[..., 1].tolist() == [[3, 1, 4], [5, 2, 0]]
+    assert batch.lengths.tolist() == [3, 2]
+    assert_same(from_long(frame, "who", "when", ["v"]), from_long(frame, "who", "when", "v"))
+
+
+def test_long_tables_with_dates_start_each_case_at_zero():
+    when = pd.to_datetime([5, 100, 3, 101], unit="s", utc=True)
+    frame = pd.DataFrame({"who": [1, 0, 1, 0], "when": when, "u": [1.0, 2, 3, 4]})
+    assert from_long(frame, "who", "when").times.tolist() == [[0, 2], [0, 1]]
+    frame.loc[1, "when"] = pd.NaT
+    with pytest.raises(ValueError, match="case 1 has a time that is NaN"):
+        from_long(frame, "who", "when")
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "match"),
+    [
+        ({}, ("who", "hour"), r"no column \['hour'\]"),
+        ({}, ("who", "when", ["w"]), r"no column \['w'\]"),
+        ({"who": [None, 1]}, ("who", "when"), "missing entries"),
+        ({"u": ["a", "b"]}, ("who", "when", ["u"]), "columns does not convert"),
+        ({"u": ["a", "b"]}, ("who", "when"), "columns is empty"),
+        ({"when": ["a", "b"]}, ("who", "when"), "when: times must be"),
+    ],
+)
+def test_long_tables_refused(change, arguments, match):
+    frame = pd.DataFrame({"who": [0, 1], "when": [0.0, 1.0], "u": [1.0, 2.0], **change})
+    with pytest.raises(ValueError, match=match):
+        from_long(frame, *arguments)
+
+
+def test_long_needs_a_frame_with_rows():
+    with pytest.raises(TypeError, match="frame is of type list"):
+        from_long([], "who", "when")
+    with pytest.raises(ValueError, match="no rows"):
+        from_long(pd.DataFrame({"who": [], "when": [], "u": []}), "who", "when")
+
+
+def test_the_module_itself_imports_neither_pandas_nor_sklearn():
+    tree = ast.parse(inspect.getsource(latent_morph.series))
+    names = {
+        alias.name if isinstance(node, ast.Import) else node.module
+        for node in tree.body
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    assert "torch" in names
+    assert not {name for name in names if name.split(".")[0] in ("pandas", "sklearn")}
