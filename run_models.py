@@ -1,126 +1,305 @@
-"""Learn a damped pendulum from noisy, irregular trajectories, with any ODE choice, and draw it.
-
-python run_models.py --ode morph-stable
-"""
+"""Train a latent ODE on a data set and report: `run_models.py --dataset activity --ode morph`."""
 
 import argparse
-import time
+import inspect
+import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from latent_morph.flows import FLOWS, Flow, SolverFlow
+from latent_morph.experiments.presets import PRESETS, preset_parameters
+from latent_morph.experiments.progress import Progress
+from latent_morph.experiments.runs import Run, carry_out, comparison, draw, make_estimator
+from latent_morph.experiments.tasks import SOURCES, TASKS, Problem, Request, Task
+from latent_morph.flows import FLOWS, IntegrationError
+from latent_morph.records import new_run_folder, read_json, write_json
+from latent_morph.training import TrainingError
 
-
-def pendulum(state: Tensor) -> Tensor:
-    """speed' = -sin(angle) - 0.3 speed, angle' = speed."""
-    speed, angle = state.unbind(-1)
-    return torch.stack([-angle.sin() - 0.3 * speed, speed], dim=-1)
-
-
-Data = tuple[Tensor, Tensor, Tensor]
-
-
-def observe(n_cases: int, n_times: int, *, noise: float, seed: int) -> Data:
-    """Random starts (N, 2), irregular times (N, T) in [0, 10], what was seen there (N, T, 2)."""
-    generator = torch.Generator().manual_seed(seed)
-    starts = 2.6 * torch.rand(n_cases, 2, generator=generator) - 1.3
-    times = 10 * torch.rand(n_cases, n_times, generator=generator).sort(-1).values
-    exact = SolverFlow(pendulum, 2, rtol=1e-7, atol=1e-7)(starts, times)
-    return starts, times, exact + noise * torch.randn(exact.shape, generator=generator)
+# What `--ode all` compares: the closed forms, and the solvers of the paper's tables.
+COMPARED = ("morph", "morph-real", "linear", "euler", "midpoint", "rk4", "dopri5", "dopri8")
+# Parameters that the command has its own words for.
+OWN_WORDS = {"ode", "random_state", "checkpoint", "resume", "callbacks", "verbose"}
+QUICK = {"n_cases": 120, "max_epochs": 2}
 
 
-def learn(flow: Flow, data: Data, *, max_epochs: int) -> float:
-    """Fits the flow to the trajectories, full batch, and returns the seconds it took."""
-    starts, times, seen = data
-    optimiser = torch.optim.Adam(flow.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=1e-2, total_steps=max_epochs)
-    begin = time.perf_counter()
-    for epoch in range(1, max_epochs + 1):
-        loss = (flow(starts, times) - seen).abs().mean()
-        optimiser.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(flow.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if epoch % max(1, max_epochs // 5) == 0:
-            print(f"  epoch {epoch:5d}   mean absolute error {loss.item():.4f}")
-    return time.perf_counter() - begin
+class UsageError(Exception):
+    """The arguments make no sense together; the message says why."""
 
 
-def draw(flow: Flow, data: Data, title: str, path: Path) -> None:
-    """Left: the base ODE on a square grid. Right: the same through the warp, with the data."""
-    import matplotlib
+def build_parser(dataset: str) -> argparse.ArgumentParser:
+    """Options of the command, and one for each parameter of the data set's estimator."""
+    task = TASKS[dataset]
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Defaults shown are those of the estimator; a preset may set others, and what is "
+        "given here wins.",
+    )
+    run = parser.add_argument_group("run")
+    run.add_argument(
+        "--dataset",
+        choices=list(TASKS),
+        default="periodic",
+        help="default periodic, which needs no file",
+    )
+    run.add_argument(
+        "--ode",
+        choices=[*FLOWS, "all"],
+        default="morph",
+        metavar="NAME",
+        help=f"the ODE: {', '.join(FLOWS)}; or all, to compare {', '.join(COMPARED)}",
+    )
+    run.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default="default",
+        help="our defaults, or the settings of the paper's appendix",
+    )
+    run.add_argument(
+        "--quick", action="store_true", help="a few series and epochs, to see everything work"
+    )
+    run.add_argument("--seed", type=int, default=0, help="of split, start and training; default 0")
+    run.add_argument("--out", type=Path, default=Path("runs"), help="folder for results")
+    run.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="continue the interrupted run in this folder, with its own arguments",
+    )
+    run.add_argument(
+        "--json",
+        action="store_true",
+        help="print the record, and nothing else, on standard output",
+    )
+    run.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="of torch; default 1, since the operations are small and more threads wait for each "
+        "other on a busy machine",
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--source",
+        choices=SOURCES,
+        default="auto",
+        help="auto takes the real file, or else a generated stand-in, and says so",
+    )
+    data.add_argument("--data-home", type=Path, help="folder with the data files")
+    data.add_argument(
+        "--protocol",
+        choices=task.protocols,
+        default=task.protocols[0],
+        help=f"how to split, default {task.protocols[0]}",
+    )
+    data.add_argument("--n-cases", type=int, help="take so many series")
+    if task.takes_n_times:
+        data.add_argument("--n-times", type=int, default=100, help="points a series, default 100")
+    if task.takes_keep:
+        data.add_argument("--keep", type=float, help="share of the points that is shown")
+    model = parser.add_argument_group(f"parameters of {task.estimator.__name__}")
+    for name, parameter in inspect.signature(task.estimator).parameters.items():
+        if name in OWN_WORDS or (name == "keep" and task.takes_keep):
+            continue
+        model.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=_value,
+            default=argparse.SUPPRESS,
+            metavar="VALUE",
+            help=f"default {parameter.default}",
+        )
+    return parser
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
 
-    from latent_morph.flows import MorphFlow
+def _value(text: str) -> Any:  # noqa: ANN401
+    """A number, true, false, none, a JSON object, or else the text itself."""
+    if text.lower() == "none":
+        return None
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
+    except json.JSONDecodeError:
+        return text
 
-    starts, _, seen = data
-    grid = torch.linspace(-1.8, 1.8, 25)
-    lattice = torch.stack(torch.meshgrid(grid, grid, indexing="ij"), dim=-1)
-    times = torch.linspace(0, 12, 400)
-    with torch.no_grad():
-        learned = flow(starts[:12], times)
-        panels = [("learned ODE with its data", learned, lattice)]
-        if isinstance(flow, MorphFlow):
-            base = flow.base(flow.warp.inverse(starts[:12]), times)
-            panels = [
-                ("base ODE: linear, solved exactly", base, flow.warp.inverse(lattice)),
-                (f"{title}: the same through the network", learned, lattice),
-            ]
-    figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4.6), squeeze=False)
-    for axis, (name, paths, lines) in zip(axes[0], panels, strict=True):
-        for sheet in (lines, lines.transpose(0, 1)):
-            axis.plot(*sheet.unbind(-1), color="#b8c4d6", linewidth=0.6, zorder=1)
-        for curve in paths:
-            axis.plot(*curve.unbind(-1), color="#c0392b", linewidth=1.2, zorder=2)
-        axis.set_title(name, fontsize=11)
-        axis.set_aspect("equal")
-        axis.set_axis_off()
-    points = seen[:12].reshape(-1, 2)
-    axes[0, -1].scatter(*points.unbind(-1), s=5, color="#1f3a5f", zorder=3, label="observations")
-    axes[0, -1].legend(loc="upper right", frameon=False, fontsize=9)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments; those of an interrupted run where one is to be continued."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--dataset", default="periodic")
+    dataset = first.parse_known_args(words)[0].dataset
+    arguments = build_parser(dataset if dataset in TASKS else "periodic").parse_args(words)
+    if arguments.resume is not None:
+        saved = read_json(arguments.resume / "arguments.json")
+        again = parse(saved["argv"])
+        again.resume, again.json = arguments.resume, arguments.json
+        return again
+    arguments.argv = words
+    return arguments
+
+
+def plan(arguments: argparse.Namespace, ode: str, folder: Path) -> Run:
+    """A run's parameters: the preset's, then what was given."""
+    params = preset_parameters(arguments.dataset, arguments.preset, ode) | {"ode": ode}
+    names = inspect.signature(TASKS[arguments.dataset].estimator).parameters
+    given = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name in names and name not in OWN_WORDS | {"keep"}
+    }
+    if "keep" in names and arguments.keep is not None:
+        given["keep"] = arguments.keep
+    if arguments.quick:
+        params["max_epochs"] = QUICK["max_epochs"]
+    return Run(arguments.dataset, ode, arguments.preset, arguments.seed, folder, params | given)
+
+
+def load(arguments: argparse.Namespace) -> Problem:
+    """The data set, as asked for."""
+    n_cases = arguments.n_cases
+    if n_cases is None and arguments.quick:
+        n_cases = QUICK["n_cases"]
+    if n_cases is not None and n_cases < 20:
+        raise UsageError(f"--n-cases must be at least 20, got {n_cases}")
+    return TASKS[arguments.dataset].load(
+        Request(
+            source=arguments.source,
+            data_home=arguments.data_home,
+            protocol=arguments.protocol,
+            n_cases=n_cases,
+            n_times=getattr(arguments, "n_times", 100),
+            keep=getattr(arguments, "keep", None),
+            seed=arguments.seed,
+        )
+    )
+
+
+def say(text: str) -> None:
+    """Progress goes to standard error; standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def described(problem: Problem, dataset: str) -> str:
+    """What every result says about its data."""
+    if dataset == "periodic":
+        return "periodic"
+    return dataset if problem.source == "real" else f"{dataset} (synthetic stand-in)"
+
+
+def run_one(
+    task: Task, run: Run, problem: Problem, arguments: argparse.Namespace
+) -> tuple[Any, dict[str, Any]]:
+    """Trains, scores, writes and draws one ODE."""
+    with Progress(f"{run.dataset} {run.ode}") as progress:
+        estimator, record = carry_out(
+            task, run, problem, resume=arguments.resume is not None, callbacks=[progress]
+        )
+    figures = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"]["test"].items())
+    result = (
+        f"{described(problem, run.dataset)}, {run.ode}, {run.preset} preset, protocol "
+        f"{problem.protocol}: test {figures}  ({record['epochs']['run']} epochs, "
+        f"{record['timings']['training_s']:.0f} s)"
+    )
+    print(result, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+    try:
+        draw(task, run, problem, estimator)
+    except ImportError as problem_with_plots:
+        say(f"No pictures: {problem_with_plots}")
+    return estimator, record
+
+
+def compare(
+    task: Task,
+    problem: Problem,
+    done: Sequence[tuple[Any, dict[str, Any]]],
+    folder: Path,
+    arguments: argparse.Namespace,
+) -> list[dict[str, Any]]:
+    """The table of all ODEs, printed, written and drawn."""
+    rows = comparison(task, problem, done)
+    title = f"{described(problem, arguments.dataset)}, {arguments.preset} preset"
+    lines = [
+        f"{'ODE':<12} {'test ' + task.metric:>14} {'integration ms':>20} {'x morph':>9} "
+        f"{'field evals':>12} {'epochs':>7}"
+    ]
+    for row in rows:
+        spread = f"{row['integration_ms_mean']:.2f} ± {row['integration_ms_std']:.2f}"
+        evaluations = "-" if row["field_evaluations"] is None else row["field_evaluations"]
+        lines.append(
+            f"{row['ode']:<12} {row['score']:>14.4f} {spread:>20} {row['ratio_to_morph']:>9.1f} "
+            f"{evaluations:>12} {row['epochs']:>7}"
+        )
+    table = "\n".join([title, *lines])
+    print(table, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+    write_json(folder / "comparison.json", {"title": title, "rows": rows})
+    try:
+        from latent_morph import plots
+
+        axes = plots.plot_ode_table(rows, score_name=f"test {task.metric}")
+        axes.set_title(title)
+        plots.save_figure(axes, folder / "comparison.png")
+    except ImportError as problem_with_plots:
+        say(f"No picture: {problem_with_plots}")
+    return rows
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Carries out the parsed command."""
+    task = TASKS[arguments.dataset]
+    odes = COMPARED if arguments.ode == "all" else (arguments.ode,)
+    for ode in odes:  # bad parameters are found before anything is loaded or written
+        make_estimator(task, plan(arguments, ode, arguments.out), resume=False, callbacks=[])
+    if arguments.threads < 1:
+        raise UsageError(f"--threads must be at least 1, got {arguments.threads}")
+    torch.set_num_threads(arguments.threads)
+    problem = load(arguments)
+    if problem.note:
+        say(f"{arguments.dataset}: {problem.note}.")
+    folder = arguments.resume
+    if folder is None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        folder = new_run_folder(arguments.out, f"{arguments.dataset}-{arguments.ode}")
+        write_json(folder / "arguments.json", {"argv": arguments.argv})
+    say(
+        f"{described(problem, arguments.dataset)}: {len(problem.train_X)} series to learn from, "
+        f"{len(problem.test_X)} to test on; results go to {folder}"
+    )
+    try:
+        done = []
+        for ode in odes:
+            place = folder / ode if len(odes) > 1 else folder
+            place.mkdir(exist_ok=True)
+            done.append(run_one(task, plan(arguments, ode, place), problem, arguments))
+    except KeyboardInterrupt:
+        say(f"\nInterrupted. Continue with: python run_models.py --resume {folder}")
+        return 130
+    record: Any = done[0][1]
+    if len(odes) > 1:
+        rows = compare(task, problem, done, folder, arguments)
+        record = {"comparison": rows, "records": [each for _, each in done]}
+    if arguments.json:
+        json.dump(read_json(folder / "record.json") if len(odes) == 1 else record, sys.stdout)
+        print()
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--ode",
-        default="morph-stable",
-        choices=list(FLOWS),
-        metavar="NAME",
-        help=f"one of {', '.join(FLOWS)}",
-    )
-    parser.add_argument("--max-epochs", type=int, default=600, help="steps of training")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the picture")
-    arguments = parser.parse_args(argv)
-
-    options: dict[str, object] = {} if arguments.ode == "linear" else {"seed": arguments.seed}
-    if arguments.ode in ("linear", "morph", "morph-real", "morph-stable"):
-        options["horizon"] = 5.0  # about half a swing
-    flow = FLOWS[arguments.ode](2, **options)
-    print(f"Learning a damped pendulum with {arguments.ode}, 24 series of 30 irregular times:")
-    seconds = learn(
-        flow, observe(24, 30, noise=0.05, seed=arguments.seed), max_epochs=arguments.max_epochs
-    )
-    starts, times, truth = observe(100, 100, noise=0.0, seed=arguments.seed + 1)
-    with torch.no_grad():
-        error = (flow(starts, times) - truth).abs().mean().item()
-    print(f"100 unseen starts: mean absolute error {error:.4f}, trained in {seconds:.1f} s")
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    picture = arguments.out / f"pendulum_{arguments.ode}.png"
-    draw(flow, observe(24, 30, noise=0.05, seed=arguments.seed), arguments.ode, picture)
-    print(f"Picture: {picture}")
-    return 0
+    """Runs the command line and returns its exit code: 0, 1 failed, 2 wrong use, 130 stopped."""
+    arguments = None
+    try:
+        arguments = parse(argv)
+        return execute(arguments)
+    except KeyboardInterrupt:
+        say("\nInterrupted before training began; nothing was kept.")
+        return 130
+    except (UsageError, ValueError, TypeError) as problem:
+        say(f"run_models.py: {problem}")
+        return 2
+    except (OSError, IntegrationError, TrainingError) as problem:
+        say(f"run_models.py: {problem}")
+        return 1
 
 
 if __name__ == "__main__":

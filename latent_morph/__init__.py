@@ -3,22 +3,50 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from latent_morph.estimators import (
+        LatentODEClassifier,
+        LatentODEPointClassifier,
+        LatentODEReconstructor,
+    )
     from latent_morph.flows import FLOWS, Flow, IntegrationError, LinearFlow, MorphFlow, SolverFlow
+    from latent_morph.series import SeriesBatch, as_series, from_long
+    from latent_morph.training import TrainingError
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Resolved on first use: `import latent_morph` costs nothing, and
 # a user of flows never waits for scikit-learn.
 _HOMES = {
-    "FLOWS": "latent_morph.flows",
-    "Flow": "latent_morph.flows",
-    "IntegrationError": "latent_morph.flows",
-    "LinearFlow": "latent_morph.flows",
-    "MorphFlow": "latent_morph.flows",
-    "SolverFlow": "latent_morph.flows",
+    "FLOWS": "flows",
+    "Flow": "flows",
+    "IntegrationError": "flows",
+    "LatentODEClassifier": "estimators",
+    "LatentODEPointClassifier": "estimators",
+    "LatentODEReconstructor": "estimators",
+    "LinearFlow": "flows",
+    "MorphFlow": "flows",
+    "SeriesBatch": "series",
+    "SolverFlow": "flows",
+    "TrainingError": "training",
+    "as_series": "series",
+    "from_long": "series",
 }
 
-__all__ = ["FLOWS", "Flow", "IntegrationError", "LinearFlow", "MorphFlow", "SolverFlow"]
+__all__ = [
+    "FLOWS",
+    "Flow",
+    "IntegrationError",
+    "LatentODEClassifier",
+    "LatentODEPointClassifier",
+    "LatentODEReconstructor",
+    "LinearFlow",
+    "MorphFlow",
+    "SeriesBatch",
+    "SolverFlow",
+    "TrainingError",
+    "as_series",
+    "from_long",
+]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
@@ -26,7 +54,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
         raise AttributeError(f"module 'latent_morph' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(f"latent_morph.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -546,3 +546,35 @@ def _check_tensor(name: str, field: object, dtypes: tuple[torch.dtype, ...]) -> 
 
 def _kind(thing: object) -> str:
     return f"of type {type(thing).__name__}"
+
+
+def insert_rows(batch: SeriesBatch, times: Tensor) -> tuple[SeriesBatch, Tensor]:
+    """Adds unobserved rows at further times, so that something can be asked of them.
+
+    Args:
+        batch: (N, T, C).
+        times: (N, Q) in any order.
+
+    Returns:
+        A batch (N, T + Q, C) sorted by time, padding last, and (N, Q) the row of each query.
+    """
+    n_cases, n_times, n_channels = batch.shape
+    if times.ndim != 2 or len(times) != n_cases:
+        raise ValueError(f"times has shape {tuple(times.shape)}; wanted ({n_cases}, Q)")
+    n_queries = times.shape[1]
+    all_times = torch.cat([batch.times, times.to(batch.times)], dim=1)
+    # Padding sorts behind every real row and every query.
+    key = all_times.clone()
+    key[:, :n_times].masked_fill_(~batch.present, torch.inf)
+    order = key.argsort(dim=1, stable=True)
+    wide = order.unsqueeze(-1).expand(-1, -1, n_channels)
+    empty = batch.values.new_zeros(n_cases, n_queries, n_channels)
+    values = torch.cat([batch.values, empty], dim=1).gather(1, wide)
+    mask = torch.cat([batch.mask, empty.bool()], dim=1).gather(1, wide)
+    lengths = batch.lengths + n_queries
+    sorted_times = all_times.gather(1, order)
+    last = sorted_times.gather(1, lengths.unsqueeze(1) - 1)
+    inside = torch.arange(n_times + n_queries, device=batch.device) < lengths.unsqueeze(1)
+    sorted_times = torch.where(inside, sorted_times, last)
+    rows = order.argsort(dim=1)[:, n_times:]
+    return SeriesBatch._trusted(values, sorted_times, mask, lengths), rows

@@ -3,6 +3,10 @@
 import pytest
 import torch
 
+# Everything here is small: threads that wait for each other cost more than they give, on a busy
+# machine by a factor of ten.
+torch.set_num_threads(1)
+
 
 @pytest.fixture
 def float64():

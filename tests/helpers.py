@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from latent_morph.bijections import Anchored, Bijection, Composed, Inverted, make_inn
-from latent_morph.flows import FLOWS, METHODS, Flow
+from latent_morph.encoders import Encoder, GRUODEEncoder
+from latent_morph.flows import FLOWS, METHODS, Flow, Recipe
 
 DIM = 3
 
@@ -76,3 +77,18 @@ ALL_BIJECTIONS: dict[str, Callable[[int], Bijection]] = {
     "inverted": lambda dim: Inverted(make_inn(dim, seed=0)),
     "anchored": lambda dim: Anchored(make_inn(dim, seed=0), torch.arange(float(dim))),
 }
+
+ALL_ENCODERS: dict[str, Callable[[int, int, Recipe], Encoder]] = {
+    "gru-ode": lambda n_channels, latent_dim, recipe: GRUODEEncoder(
+        n_channels, latent_dim, recipe, hidden_dim=4
+    ),
+    "gru-ode-backward": lambda n_channels, latent_dim, recipe: GRUODEEncoder(
+        n_channels, latent_dim, recipe, hidden_dim=4, bidirectional=False
+    ),
+}
+
+
+def build_encoder(name: str, flow: str = "linear", *, n_channels: int = 2) -> Encoder:
+    """An encoder of latent size DIM with the flow of that name between observations."""
+    torch.manual_seed(0)
+    return stirred(ALL_ENCODERS[name](n_channels, DIM, lambda dim: build_flow(flow, dim)))

@@ -14,7 +14,7 @@ from latent_morph.datasets import (
     make_periodic,
     split_activity,
 )
-from latent_morph.datasets.thinning import thin
+from latent_morph.thinning import thin
 from latent_morph.series import as_series
 
 

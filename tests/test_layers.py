@@ -9,16 +9,19 @@ PACKAGE = Path(__file__).parent.parent / "latent_morph"
 
 # Lowest first. A module may import from its own layer and from those above it in this list.
 LAYERS = [
-    {"checks", "seeding"},
+    {"checks", "seeding", "records"},
     {"nn", "series"},
-    {"bijections", "scaling"},
+    {"bijections", "scaling", "thinning", "persistence", "plots"},
     {"flows"},
-    {"encoders", "decoders"},
+    {"encoders"},
+    {"decoders"},
     {"models"},
     {"objectives"},
     {"training"},
     {"datasets"},
+    {"diagnostics"},
     {"estimators"},
+    {"experiments"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The numerical core knows nothing of data containers.

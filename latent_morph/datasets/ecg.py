@@ -15,8 +15,8 @@ from latent_morph.checks import check_choice
 from latent_morph.datasets.bunches import as_bunch
 from latent_morph.datasets.cache import Arrays, cached
 from latent_morph.datasets.files import Found, Source, locate, one_line, read_content
-from latent_morph.datasets.thinning import thin
 from latent_morph.series import SeriesBatch
+from latent_morph.thinning import thin
 
 N_SAMPLES = 187
 RATE = 120.0  # Hz: every third sample of 360

@@ -7,8 +7,8 @@ import torch
 from sklearn.utils import Bunch, check_random_state
 
 from latent_morph.checks import check_count
-from latent_morph.datasets.thinning import thin
 from latent_morph.series import SeriesBatch
+from latent_morph.thinning import thin
 
 
 def make_periodic(

@@ -112,14 +112,17 @@ class SolverFlow(Flow):
 
     def _union_path(self, z0: Tensor, elapsed: Tensor) -> Tensor:
         """Every time anybody asks for, solved outwards from 0 on each side, then read off."""
-        grid = torch.unique(torch.cat([elapsed.new_zeros(1), elapsed.flatten()]))
-        ahead, behind = grid[grid >= 0], grid[grid <= 0].flip(0)
-        path = self._solve(self._autonomous, z0, ahead, 1.0)
-        if len(behind) > 1:
-            past = self._solve(self._autonomous, z0, behind, 1.0)
-            path = torch.cat([past[1:].flip(0), path])
+        asked, where = torch.unique(elapsed, return_inverse=True)
+        # Times that differ by rounding alone, as scaled time stamps do, are one time.
+        close = 4 * torch.finfo(elapsed.dtype).eps * asked.abs().max()
+        past, future = _distinct(-asked.flip(0), close), _distinct(asked, close)
+        path = self._solve(self._autonomous, z0, future, 1.0)
+        if len(past) > 1:
+            before = self._solve(self._autonomous, z0, -past, 1.0)
+            path = torch.cat([before[1:].flip(0), path])
         path = path.movedim(0, -2)
-        rows = torch.searchsorted(grid, elapsed)
+        grid = torch.cat([-past[1:].flip(0), future])
+        rows = (torch.searchsorted(grid, asked + close, right=True) - 1)[where]
         if rows.ndim == 1:
             return path.index_select(-2, rows)
         rows = rows.expand(*z0.shape[:-1], -1)
@@ -190,6 +193,12 @@ class SolverFlow(Flow):
             f"{self.method} failed between t = {first:g} and t = {last:g}: {reason}. "
             f"Try {advice}, a shorter interval, or a closed form such as 'morph'."
         )
+
+
+def _distinct(times: Tensor, close: Tensor) -> Tensor:
+    """0 and the sorted `times` after it, each further than `close` from the one before it."""
+    later = torch.cat([times.new_zeros(1), times[times > close]])
+    return later[torch.cat([later.new_ones(1, dtype=torch.bool), later.diff() > close])]
 
 
 def _subdivided(grid: Tensor, step: float | None) -> Tensor:

@@ -1,0 +1,95 @@
+"""Decoders: what a latent state says about the channels, and about a class."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from latent_morph.checks import check_choice, check_positive
+from latent_morph.nn import mlp
+
+HEADS = ("trajectory+context", "trajectory")
+
+
+class Emission(NamedTuple):
+    """A normal distribution over channels: mean (..., C) and standard deviation (C,)."""
+
+    mean: Tensor
+    std: Tensor
+
+
+class Decoder(nn.Module):
+    """Latent states (..., D) to an `Emission`.
+
+    Args:
+        latent_dim: D.
+        n_channels: C.
+        width: Hidden units.
+        depth: Hidden layers; 0 is linear.
+        noise_std: Standard deviation of the observation noise in scaled units, or `"learned"`,
+            one a channel.
+    """
+
+    def __init__(
+        self,
+        latent_dim: int,
+        n_channels: int,
+        *,
+        width: int = 64,
+        depth: int = 1,
+        noise_std: float | str = "learned",
+    ) -> None:
+        super().__init__()
+        self.network = mlp(latent_dim, n_channels, width=width, depth=depth)
+        if isinstance(noise_std, str):
+            check_choice("noise_std", noise_std, ["learned"])
+            self.log_std = nn.Parameter(torch.zeros(n_channels))
+        else:
+            level = torch.full((n_channels,), check_positive("noise_std", noise_std))
+            self.register_buffer("log_std", level.log())
+
+    def forward(self, z: Tensor) -> Emission:
+        """z (..., D)."""
+        # Below a thousandth of a standard deviation the likelihood explodes and nothing is gained.
+        return Emission(self.network(z), self.log_std.clamp(min=-7.0).exp())
+
+
+class PointHead(nn.Module):
+    """Class logits at each time, from z(t) and, if `head` says so, the encoder's state there."""
+
+    def __init__(
+        self, latent_dim: int, state_dim: int, n_classes: int, *, head: str, width: int = 64
+    ) -> None:
+        super().__init__()
+        self.uses_context = check_choice("head", head, HEADS) == "trajectory+context"
+        n_inputs = latent_dim + (state_dim if self.uses_context else 0)
+        self.network = mlp(n_inputs, n_classes, width=width)
+
+    def forward(self, trajectory: Tensor, states: Tensor, present: Tensor) -> Tensor:
+        """(N, T, D), (N, T, S), (N, T) -> logits (N, T, K)."""
+        return self.network(_features(trajectory, states if self.uses_context else None))
+
+
+class SeriesHead(nn.Module):
+    """Class logits of a whole series, from features of its rows pooled by mean and maximum."""
+
+    def __init__(
+        self, latent_dim: int, state_dim: int, n_classes: int, *, head: str, width: int = 64
+    ) -> None:
+        super().__init__()
+        self.uses_context = check_choice("head", head, HEADS) == "trajectory+context"
+        n_inputs = latent_dim + (state_dim if self.uses_context else 0)
+        self.row = nn.Sequential(nn.Linear(n_inputs, width), nn.SiLU())
+        self.network = mlp(2 * width, n_classes, width=width)
+
+    def forward(self, trajectory: Tensor, states: Tensor, present: Tensor) -> Tensor:
+        """(N, T, D), (N, T, S), (N, T) -> logits (N, K)."""
+        rows = self.row(_features(trajectory, states if self.uses_context else None))
+        inside = present.unsqueeze(-1)
+        mean = (rows * inside).sum(1) / inside.sum(1)
+        highest = rows.masked_fill(~inside, float("-inf")).amax(1)
+        return self.network(torch.cat([mean, highest], dim=-1))
+
+
+def _features(trajectory: Tensor, states: Tensor | None) -> Tensor:
+    return trajectory if states is None else torch.cat([trajectory, states], dim=-1)

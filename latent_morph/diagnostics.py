@@ -1,0 +1,73 @@
+"""Where a model's time goes, part by part, and how often a vector field was evaluated."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from latent_morph.flows import SolverFlow
+from latent_morph.models import LatentODE
+from latent_morph.series import SeriesBatch
+
+
+class Timing(NamedTuple):
+    """Milliseconds a call: mean and standard deviation over repeats."""
+
+    mean_ms: float
+    std_ms: float
+
+
+def interleaved(candidates: Mapping[str, Callable[[], Any]], *, repeats: int) -> dict[str, Timing]:
+    """Times the candidates in turn, round after round, so that a busy machine hurts all alike."""
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    for call in candidates.values():
+        call()  # the first call pays for imports, caches and allocations
+    for _ in range(repeats):
+        for name, call in candidates.items():
+            begin = time.perf_counter()
+            call()
+            taken[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: Timing(float(np.mean(ms)), float(np.std(ms))) for name, ms in taken.items()}
+
+
+@torch.inference_mode()
+def time_parts(model: LatentODE, batch: SeriesBatch, *, repeats: int = 5) -> dict[str, Timing]:
+    """Times of the parts of a forward pass over one scaled batch."""
+    model.eval()
+    z0 = model.encoder(batch).mean
+    trajectory = model.flow(z0, batch.times)
+    return interleaved(
+        {
+            "encoder": lambda: model.encoder(batch),
+            "integration": lambda: model.flow(z0, batch.times),
+            "decoder": lambda: model.decoder(trajectory),
+        },
+        repeats=repeats,
+    )
+
+
+@torch.inference_mode()
+def time_integrations(
+    models: Mapping[str, LatentODE], batch: SeriesBatch, *, repeats: int = 10
+) -> dict[str, Timing]:
+    """Times the generative ODE of several trained models on the same batch, interleaved."""
+
+    def call(model: LatentODE) -> Callable[[], Any]:
+        z0 = model.eval().encoder(batch).mean
+        return lambda: model.flow(z0, batch.times)
+
+    return interleaved({name: call(model) for name, model in models.items()}, repeats=repeats)
+
+
+@torch.inference_mode()
+def field_evaluations(model: LatentODE, batch: SeriesBatch) -> int | None:
+    """Evaluations of the vector field in one integration of the batch; None without a solver."""
+    solvers = [part for part in model.flow.modules() if isinstance(part, SolverFlow)]
+    if not solvers:
+        return None
+    z0 = model.eval().encoder(batch).mean
+    before = sum(solver.field_evaluations for solver in solvers)
+    model.flow(z0, batch.times)
+    return sum(solver.field_evaluations for solver in solvers) - before

@@ -1,0 +1,49 @@
+"""The abstract encoder: irregular series in, a belief about their latent start out."""
+
+import abc
+from typing import NamedTuple, final
+
+from torch import Tensor, nn
+
+from latent_morph.checks import check_count
+from latent_morph.series import SeriesBatch
+
+
+class Encoding(NamedTuple):
+    """What an encoder knows of a batch.
+
+    Attributes:
+        mean: (N, D) mean of the posterior over z0.
+        std: (N, D) its standard deviations, positive.
+        states: (N, T, S) a state at every row, observed or not.
+    """
+
+    mean: Tensor
+    std: Tensor
+    states: Tensor
+
+
+class Encoder(nn.Module, abc.ABC):
+    """Maps scaled series to a normal posterior over z0, the latent state at time 0, and to states.
+
+    Laws:
+        mask     what sits where `mask` is False changes nothing
+        padding  appending rows beyond a series' length changes nothing
+        query    inserting an unobserved row changes no other row (to the flow's tolerance)
+    """
+
+    def __init__(self, n_channels: int, latent_dim: int, state_dim: int) -> None:
+        super().__init__()
+        self.n_channels = check_count("n_channels", n_channels)
+        self.latent_dim = check_count("latent_dim", latent_dim)
+        self.state_dim = check_count("state_dim", state_dim)
+
+    @final  # type: ignore[misc]  # nn.Module declares an attribute of that name
+    def forward(self, batch: SeriesBatch) -> Encoding:
+        """Encodes a batch whose times are scaled so that z0 belongs to time 0."""
+        if batch.n_channels != self.n_channels:
+            raise ValueError(f"batch has {batch.n_channels} channels, wanted {self.n_channels}")
+        return self._encode(batch)
+
+    @abc.abstractmethod
+    def _encode(self, batch: SeriesBatch) -> Encoding: ...

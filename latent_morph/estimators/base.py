@@ -1,0 +1,650 @@
+"""What the latent ODE estimators share: input, splitting, building, fitting, decoding, files."""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+from torch import Tensor, nn
+
+from latent_morph.checks import check_choice, check_count
+from latent_morph.decoders import HEADS, Decoder, PointHead, SeriesHead
+from latent_morph.encoders import Encoder, GRUODEEncoder
+from latent_morph.flows import FLOWS, Recipe
+from latent_morph.models import LatentODE, LatentOutput
+from latent_morph.objectives import Objective
+from latent_morph.persistence import read_model, write_model
+from latent_morph.scaling import SeriesScaler
+from latent_morph.seeding import seeded
+from latent_morph.series import Data, SeriesBatch, as_series
+from latent_morph.training import (
+    OPTIMIZERS,
+    SCHEDULES,
+    Callback,
+    Examples,
+    History,
+    Settings,
+    train,
+)
+
+logger = logging.getLogger("latent_morph")
+
+ENCODERS = ("gru-ode",)
+# A fading memory: what lies further back than the span of a series counts for little.
+ENCODER_ODE_DEFAULTS: dict[str, dict[str, Any]] = {
+    "linear": {"stable": True, "eigenvectors": "identity"},
+}
+
+_POSITIVE = Interval(Real, 0, None, closed="neither")
+_NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
+_COUNT = Interval(Integral, 1, None, closed="left")
+
+COMMON_CONSTRAINTS: dict[str, list[Any]] = {
+    "ode": [str, callable],
+    "ode_options": [dict, None],
+    "encoder": [StrOptions(set(ENCODERS))],
+    "encoder_ode": [str, callable],
+    "encoder_ode_options": [dict, None],
+    "bidirectional": ["boolean"],
+    "latent_dim": [_COUNT],
+    "hidden_dim": [_COUNT],
+    "decoder_width": [_COUNT],
+    "decoder_depth": [Interval(Integral, 0, None, closed="left")],
+    "noise_std": [_POSITIVE, StrOptions({"learned"})],
+    "reconstruction_weight": [_NOT_NEGATIVE],
+    "kl_weight": [_NOT_NEGATIVE],
+    "kl_warmup": [Interval(Real, 0, 1, closed="both")],
+    "time_origin": [StrOptions({"case", "absolute"})],
+    "optimizer": [StrOptions(set(OPTIMIZERS))],
+    "learning_rate": [_POSITIVE],
+    "weight_decay": [_NOT_NEGATIVE],
+    "schedule": [StrOptions(set(SCHEDULES))],
+    "gradient_clip": [_POSITIVE, None],
+    "batch_size": [_COUNT],
+    "max_epochs": [_COUNT],
+    "budget": [_POSITIVE, None],
+    "patience": [_COUNT, None],
+    "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+    "checkpoint": [str, Path, None],
+    "resume": ["boolean"],
+    "device": [str],
+    "random_state": ["random_state"],
+    "verbose": ["verbose"],
+    "callbacks": ["array-like", None],
+}
+CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = COMMON_CONSTRAINTS | {
+    "head": [StrOptions(set(HEADS))],
+    "classification_weight": [_NOT_NEGATIVE],
+    "class_weight": [dict, StrOptions({"balanced"}), None],
+}
+
+
+class LatentODEBase(BaseEstimator):
+    """The shared skeleton; subclasses own their parameters, labels and answers."""
+
+    _head_type: ClassVar[type[PointHead] | type[SeriesHead] | None] = None
+    # Ways to read a fitted estimator back are listed, not imported by name from a file.
+    _loadable: ClassVar[dict[str, type["LatentODEBase"]]] = {}
+
+    # Parameters that methods here use; each subclass lists them in its own constructor.
+    ode: str | Recipe
+    ode_options: dict[str, Any] | None
+    encoder: str
+    encoder_ode: str | Recipe
+    encoder_ode_options: dict[str, Any] | None
+    bidirectional: bool
+    latent_dim: int
+    hidden_dim: int
+    decoder_width: int
+    decoder_depth: int
+    noise_std: float | str
+    reconstruction_weight: float
+    kl_weight: float
+    kl_warmup: float
+    time_origin: str
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    schedule: str
+    gradient_clip: float | None
+    batch_size: int
+    max_epochs: int
+    budget: float | None
+    patience: int | None
+    validation_fraction: float
+    checkpoint: str | Path | None
+    resume: bool
+    device: str
+    random_state: Any
+    verbose: int | bool
+    fitted_on_table_: bool
+    callbacks: Sequence[Callback] | None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**kwargs)
+        LatentODEBase._loadable[cls.__name__] = cls
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+    # Input
+
+    def _series(self, X: Data, *, reset: bool) -> SeriesBatch:
+        """Converts X; plain tables also go through scikit-learn's own checks.
+
+        Values stay in double precision until they are scaled.
+        """
+        table = is_table(X)
+        rules: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
+        if table and (reset or self.fitted_on_table_):
+            X = validate_data(self, X, reset=reset, **rules)
+        elif table:  # series, unlike tables, are free to differ in length
+            X = check_array(X, estimator=self, **rules)
+        batch = as_series(X, dtype=torch.float64).to("cpu")
+        if reset:
+            self.fitted_on_table_ = table
+            self.n_channels_ = batch.n_channels
+            self.n_features_in_ = X.shape[1] if table else batch.n_channels
+            if not table and hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_  # of an earlier fit
+        elif batch.n_channels != self.n_channels_:
+            raise ValueError(
+                f"X has {batch.n_channels} channels, but {type(self).__name__} was fitted with "
+                f"{self.n_channels_}"
+            )
+        return batch
+
+    def _scaled(self, X: Data) -> tuple[SeriesBatch, Tensor]:
+        """Scaled series and (N,) the raw time at which each starts."""
+        check_is_fitted(self)
+        batch = self._series(X, reset=False)
+        return self._scale(batch), batch.times[:, 0]
+
+    def _scale(self, batch: SeriesBatch) -> SeriesBatch:
+        return self.scaler_.transform(batch).to(dtype=torch.float32)
+
+    def _query_times(self, times: Data, starts: Tensor) -> Tensor:
+        """Raw query times, (Q,) shared or (N, Q), to scaled ones (N, Q)."""
+        raw = as_moments("times", times)
+        if raw.ndim not in (1, 2) or (raw.ndim == 2 and len(raw) != len(starts)):
+            raise ValueError(
+                f"times must have shape (Q,) or ({len(starts)}, Q), got {tuple(raw.shape)}"
+            )
+        return self.scaler_.scale_times(raw, starts).expand(len(starts), -1)
+
+    # Fitting
+
+    def _fit(
+        self,
+        batch: SeriesBatch,
+        *,
+        target: SeriesBatch | None = None,
+        labels: Tensor | None = None,
+        n_classes: int = 0,
+        strata: np.ndarray | None = None,
+        groups: Data = None,
+        sample_weight: Data = None,
+        class_weight: Tensor | None = None,
+        keep: float | None = None,
+    ) -> Self:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        learn, check = holdout(len(batch), self.validation_fraction, seed, strata, groups)
+        self.scaler_ = SeriesScaler(origin=self.time_origin).fit(
+            batch[learn] if target is None else target[learn]
+        )
+        weight = None if sample_weight is None else case_factors(sample_weight, batch, learn)
+        if target is not None:
+            target = self._scaled_target(target, batch.times[:, 0])
+        examples = Examples(self._scale(batch), target, labels, weight).to(self.device)
+        with seeded(seed):
+            self.model_ = self._build(n_classes).to(self.device)
+        settings = Settings(
+            optimizer=self.optimizer,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            gradient_clip=self.gradient_clip,
+            batch_size=self.batch_size,
+            max_epochs=self.max_epochs,
+            budget=self.budget,
+            patience=self.patience,
+            kl_warmup=self.kl_warmup,
+            keep=keep,
+            checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
+            resume=self.resume,
+        )
+        history = train(
+            self.model_,
+            self._objective(),
+            examples[learn],
+            examples[check] if len(check) else None,
+            self._validation_score,
+            settings,
+            class_weight=None if class_weight is None else class_weight.to(self.device),
+            seed=seed,
+            callbacks=self._callbacks(),
+        )
+        self.n_learn_, self.n_validation_ = len(learn), len(check)
+        self._remember(history)
+        self.model_.eval()
+        return self
+
+    def _scaled_target(self, target: SeriesBatch, starts: Tensor) -> SeriesBatch:
+        """The target in scaled units, on the clock of the series that the encoder sees."""
+        scaled = self._scale(target)
+        times = self.scaler_.scale_times(target.times, starts)
+        return SeriesBatch(scaled.values, times, scaled.mask, scaled.lengths)
+
+    def _remember(self, history: History) -> None:
+        self.history_ = history.rows
+        self.best_epoch_ = history.best_epoch
+        self.n_iter_ = len(history.rows)
+
+    def _callbacks(self) -> list[Callback]:
+        return [*([report_epoch] if self.verbose else []), *(self.callbacks or ())]
+
+    def _objective(self) -> Objective:
+        return Objective(
+            reconstruction_weight=self.reconstruction_weight,
+            kl_weight=self.kl_weight,
+            classification_weight=getattr(self, "classification_weight", 0.0),
+        )
+
+    def _validation_score(self, model: LatentODE, examples: Examples) -> float:
+        raise NotImplementedError
+
+    def _build(self, n_classes: int) -> LatentODE:
+        encoder = self._build_encoder()
+        flow = resolve_flow(self.ode, self.ode_options, "ode")(self.latent_dim)
+        decoder = Decoder(
+            self.latent_dim,
+            self.n_channels_,
+            width=self.decoder_width,
+            depth=self.decoder_depth,
+            noise_std=self.noise_std,
+        )
+        head: nn.Module | None = None
+        if self._head_type is not None:
+            head = self._head_type(
+                self.latent_dim,
+                encoder.state_dim,
+                n_classes,
+                head=getattr(self, "head"),  # noqa: B009  # a classifier's parameter
+                width=self.hidden_dim,
+            )
+        return LatentODE(encoder, flow, decoder, head)  # type: ignore[arg-type]
+
+    def _build_encoder(self) -> Encoder:
+        options = self.encoder_ode_options
+        if options is None and isinstance(self.encoder_ode, str):
+            options = ENCODER_ODE_DEFAULTS.get(self.encoder_ode)
+        return GRUODEEncoder(
+            self.n_channels_,
+            self.latent_dim,
+            resolve_flow(self.encoder_ode, options, "encoder_ode"),
+            hidden_dim=self.hidden_dim,
+            bidirectional=self.bidirectional,
+        )
+
+    # Answers
+
+    def _chunks(self, batch: SeriesBatch) -> Iterator[slice]:
+        size = max(self.batch_size, 256)
+        for start in range(0, len(batch), size):
+            yield slice(start, start + size)
+
+    def _outputs(
+        self, batch: SeriesBatch, query_times: Tensor | None = None
+    ) -> Iterator[tuple[slice, LatentOutput]]:
+        """The model's outputs on chunks of scaled series, so that memory stays bounded."""
+        for chosen in self._chunks(batch):
+            part = batch[chosen].trim().to(self.device)
+            times = None if query_times is None else query_times[chosen].to(self.device)
+            with torch.inference_mode():
+                yield chosen, self.model_(part, times)
+
+    def reconstruct(
+        self,
+        X: Data,
+        times: Data = None,
+        *,
+        n_samples: int = 32,
+        return_std: bool = False,
+    ) -> Any:  # noqa: ANN401
+        """Decodes each series at any times.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+        times : array-like of shape (Q,) or (n_cases, Q), default=None
+            When to decode, in the units of the data; the series' own times by default.
+        n_samples : int, default=32
+            Draws from the posterior behind the mean and the standard deviation, alike for every
+            series and every call. 0 decodes the posterior's mean, and the standard deviation is
+            that of the noise alone.
+        return_std : bool, default=False
+            Also return the standard deviation: spread of the draws and observation noise together.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_cases, Q, n_channels)
+            In the units of the data. Rows beyond the length of a shorter series are NaN where
+            `times` is None.
+        std : ndarray of the same shape
+            If `return_std`.
+        """
+        check_count("n_samples", n_samples, least=0)
+        batch, starts = self._scaled(X)
+        query = batch.times if times is None else self._query_times(times, starts)
+        means, spreads = [], []
+        for chosen in self._chunks(batch):
+            part = batch[chosen].to(self.device)
+            mean, spread = self._moments(part, query[chosen].to(self.device), n_samples)
+            means.append(mean.cpu())
+            spreads.append(spread.cpu())
+        mean = self.scaler_.inverse_values(torch.cat(means).double())
+        std = self.scaler_.inverse_scale(torch.cat(spreads).double())
+        if times is None:
+            mean = mean.masked_fill(~batch.present.unsqueeze(-1), torch.nan)
+            std = std.masked_fill(~batch.present.unsqueeze(-1), torch.nan)
+        return (mean.numpy(), std.numpy()) if return_std else mean.numpy()
+
+    def forecast(
+        self,
+        X: Data,
+        ahead: Data,
+        *,
+        n_samples: int = 32,
+        return_std: bool = False,
+    ) -> Any:  # noqa: ANN401
+        """Decodes each series `ahead` of its own last time.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+        ahead : array-like of shape (Q,)
+            Times after the last one of each series.
+        n_samples, return_std
+            As in `reconstruct`.
+        """
+        check_is_fitted(self)
+        batch = self._series(X, reset=False)
+        steps = as_moments("ahead", ahead)
+        if steps.ndim != 1:
+            raise ValueError(f"ahead must have shape (Q,), got {tuple(steps.shape)}")
+        times = batch.times[:, -1:] + steps
+        return self.reconstruct(batch, times, n_samples=n_samples, return_std=return_std)
+
+    def sample(self, n_cases: int, times: Data, *, random_state: Any = None) -> np.ndarray:  # noqa: ANN401
+        """Draws new series from the model: z0 from the prior, then flow, decoder and noise.
+
+        Parameters
+        ----------
+        n_cases : int
+            How many.
+        times : array-like of shape (Q,)
+            When, counted from the start of a series (from the earliest training time if
+            `time_origin="absolute"`).
+        random_state : int, RandomState instance or None, default=None
+            Source of the draws.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, Q, n_channels)
+        """
+        check_is_fitted(self)
+        check_count("n_cases", n_cases)
+        raw = as_moments("times", times)
+        if raw.ndim != 1:
+            raise ValueError(f"times must have shape (Q,), got {tuple(raw.shape)}")
+        elapsed = raw / self.scaler_.time_scale_
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        generator = torch.Generator(device=self.device).manual_seed(seed)
+        with torch.inference_mode():
+            z0 = torch.randn(n_cases, self.latent_dim, generator=generator, device=self.device)
+            emission = self.model_.decoder(self.model_.flow(z0, elapsed.to(self.device)))
+            noise = torch.randn(emission.mean.shape, generator=generator, device=self.device)
+            drawn = emission.mean + emission.std * noise
+        return self.scaler_.inverse_values(drawn.cpu().double()).numpy()
+
+    def _moments(self, part: SeriesBatch, query: Tensor, n_samples: int) -> tuple[Tensor, Tensor]:
+        model = self.model_
+        generator = torch.Generator(device=self.device).manual_seed(0)
+        with torch.inference_mode():
+            encoding = model.encoder(part)
+            if n_samples == 0:
+                emission = model.decoder(model.flow(encoding.mean, query))
+                return emission.mean, emission.std.expand_as(emission.mean)
+            # The same draws for every case: an answer must not depend on its place in the batch.
+            noise = torch.randn(
+                n_samples, self.latent_dim, generator=generator, device=self.device
+            )
+            total = square = torch.zeros(())
+            for draw in noise:
+                z0 = encoding.mean + encoding.std * draw
+                emission = model.decoder(model.flow(z0, query))
+                total = total + emission.mean
+                square = square + emission.mean.square()
+            mean = total / n_samples
+            variance = (square / n_samples - mean.square()).clamp(min=0)
+            return mean, (variance + emission.std.square()).sqrt()
+
+    def _latent_start(self, X: Data) -> np.ndarray:
+        """(N, D) posterior means of z0."""
+        batch, _ = self._scaled(X)
+        means = []
+        for chosen in self._chunks(batch):
+            with torch.inference_mode():
+                means.append(self.model_.encoder(batch[chosen].trim().to(self.device)).mean.cpu())
+        return torch.cat(means).numpy()
+
+    # Files
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the fitted estimator to one file that holds numbers and text, no code.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to; an existing file is replaced, whole or not at all.
+        """
+        check_is_fitted(self)
+        params = self.get_params(deep=False) | {"callbacks": None}
+        for name, value in params.items():
+            if callable(value):
+                raise ValueError(f"{name} is a function, which no file holds; use a flow's name")
+        if not isinstance(self.random_state, (int, np.integer, type(None))):
+            params["random_state"] = None
+        params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        params["class_weight"] = _json_pairs(params.get("class_weight"))
+        config = {
+            "estimator": type(self).__name__,
+            "params": params,
+            "scaler": self.scaler_.state(),
+            "n_channels": self.n_channels_,
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": getattr(self, "feature_names_in_", None),
+            "fitted_on_table": self.fitted_on_table_,
+            "history": self.history_,
+            "best_epoch": self.best_epoch_,
+            "n_learn": self.n_learn_,
+            "n_validation": self.n_validation_,
+            **self._extra_config(),
+        }
+        return write_model(path, self.model_.state_dict(), config)
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
+        """Reads what `save` wrote.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        device : str, default="cpu"
+            Where the model goes, whatever it was trained on.
+        """
+        tensors, config = read_model(path)
+        try:
+            kind = LatentODEBase._loadable[config["estimator"]]
+            params = config["params"] | {"device": device}
+            if "class_weight" in params:
+                params["class_weight"] = _from_json_pairs(params["class_weight"])
+            known = kind._get_param_names()
+            estimator = kind(**{name: params[name] for name in known if name in params})
+            estimator._validate_params()
+            estimator.n_channels_ = config["n_channels"]
+            estimator.n_features_in_ = config["n_features_in"]
+            estimator.fitted_on_table_ = config["fitted_on_table"]
+            if config["feature_names_in"] is not None:
+                estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+            estimator.scaler_ = SeriesScaler.from_state(config["scaler"])
+            estimator._remember(History(config["history"], config["best_epoch"], math.nan))
+            estimator.n_learn_ = config["n_learn"]
+            estimator.n_validation_ = config["n_validation"]
+            n_classes = estimator._restore_extra(config)
+            with seeded(0):  # the weights are replaced; the caller's generator is not touched
+                estimator.model_ = estimator._build(n_classes)
+            estimator.model_.load_state_dict(tensors)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
+            raise ValueError(f"{path} does not hold a complete model: {problem!r}") from problem
+        if not isinstance(estimator, cls):
+            raise ValueError(f"{path} holds a {config['estimator']}, not a {cls.__name__}")
+        estimator.model_.to(device).eval()
+        return estimator
+
+    def _extra_config(self) -> dict[str, Any]:
+        """What a subclass adds to its file."""
+        return {}
+
+    def _restore_extra(self, config: dict[str, Any]) -> int:
+        """Reads that back; returns the number of classes, 0 without any."""
+        return 0
+
+
+def resolve_flow(ode: str | Recipe, options: dict[str, Any] | None, name: str) -> Recipe:
+    """The recipe that `ode` names, or is, with its options bound."""
+    if isinstance(ode, str):
+        check_choice(name, ode, FLOWS)
+        recipe = FLOWS[ode]
+    else:
+        recipe = ode
+    return lambda latent_dim: recipe(latent_dim, **(options or {}))
+
+
+def holdout(
+    n_cases: int, fraction: float, seed: int, strata: np.ndarray | None, groups: Data
+) -> tuple[np.ndarray, np.ndarray]:
+    """Splits cases into those to learn from and those to validate on.
+
+    Whole groups are held out where there are groups; classes keep their shares where they are
+    large enough. Fewer than ten cases, or a fraction of 0, leave nothing to validate on.
+    """
+    everything = np.arange(n_cases)
+    n_check = min(int(round(fraction * n_cases)), n_cases - 1)
+    if groups is not None:
+        check_consistent_length(everything, groups)
+        from sklearn.model_selection import GroupShuffleSplit
+
+        if fraction > 0 and len(np.unique(groups)) > 1:
+            split = GroupShuffleSplit(n_splits=1, test_size=fraction, random_state=seed)
+            learn, check = next(split.split(everything, groups=groups))
+            return learn, check
+        return everything, everything[:0]
+    if n_check == 0 or n_cases < 10:
+        return everything, everything[:0]
+    order = np.random.RandomState(seed).permutation(n_cases)
+    if strata is not None:
+        # Every k-th of each class: shares are kept. The first is never chosen: no class is lost.
+        order = order[np.argsort(strata[order], kind="stable")]
+        spare = np.delete(order, np.unique(strata[order], return_index=True)[1])
+        n_check = min(n_check, len(spare))
+        check = spare[np.linspace(0, len(spare) - 1, n_check).round().astype(int)]
+        return np.setdiff1d(everything, check), np.sort(check)
+    return np.sort(order[n_check:]), np.sort(order[:n_check])
+
+
+def case_factors(sample_weight: Data, batch: SeriesBatch, learn: np.ndarray) -> Tensor:
+    """(N,) checked weights of the cases, 1 on average over those to learn from."""
+    factors = _check_sample_weight(
+        sample_weight, batch.values, dtype=np.float64, ensure_non_negative=True
+    )
+    average = factors[learn].mean()
+    if average == 0:
+        raise ValueError("sample_weight is zero for every series to learn from")
+    return torch.from_numpy(factors / average).float()
+
+
+def as_moments(name: str, times: Data) -> Tensor:
+    """Times that somebody asks for, in float64; timedeltas become seconds."""
+    try:
+        raw = np.asarray(times)
+        if raw.dtype.kind == "m":
+            raw = raw / np.timedelta64(1, "s")
+        if raw.dtype.kind == "M":
+            raise ValueError("dates have no place on a clock that starts with each series")
+        raw = raw.astype(np.float64)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(
+            f"{name} must be numbers in the units of the data: {problem}"
+        ) from problem
+    if not np.isfinite(raw).all():
+        raise ValueError(f"{name} must be finite, got NaN or infinity")
+    return torch.from_numpy(raw)
+
+
+def report_epoch(history: History, settings: Settings) -> None:
+    """Logs the newest epoch."""
+    row = history.rows[-1]
+    score = row.get("validation_score")
+    logger.info(
+        "epoch %d/%d  loss %.4f%s  %.1f s",
+        int(row["epoch"]),
+        settings.max_epochs,
+        row["train_loss"],
+        "" if score is None else f"  validation {score:.4f}",
+        row["seconds"],
+    )
+
+
+def is_table(X: Data) -> bool:
+    """Whether X is rows of plain numbers, which scikit-learn knows how to check."""
+    if isinstance(X, (SeriesBatch, Tensor)):
+        return False
+    if hasattr(X, "ndim"):
+        return X.ndim < 3 and not (X.ndim == 1 and X.dtype == object)
+    if isinstance(X, (list, tuple)):
+        # Nested lists may be a table; arrays in a list are series that happen to be equally long.
+        return all(isinstance(row, list) and len(row) == len(X[0]) for row in X) and not any(
+            np.ndim(cell) for row in X for cell in row
+        )
+    return True
+
+
+def _json_pairs(mapping: Any) -> Any:  # noqa: ANN401
+    """A dict as pairs, since JSON would turn its keys into text."""
+    if not isinstance(mapping, dict):
+        return mapping
+    return [[getattr(key, "item", lambda key=key: key)(), value] for key, value in mapping.items()]
+
+
+def _from_json_pairs(pairs: Any) -> Any:  # noqa: ANN401
+    return {key: value for key, value in pairs} if isinstance(pairs, list) else pairs

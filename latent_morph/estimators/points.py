@@ -1,0 +1,184 @@
+"""LatentODEPointClassifier: one label a time point."""
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.utils import column_or_1d
+from sklearn.utils.validation import _check_y, check_is_fitted
+from torch import Tensor
+
+from latent_morph.decoders import PointHead
+from latent_morph.estimators.classifier import ClassifierBase, class_logits, point_accuracy
+from latent_morph.models import LatentODE
+from latent_morph.series import Data, SeriesBatch, insert_rows
+from latent_morph.training import Examples
+
+
+class LatentODEPointClassifier(ClassifierBase):
+    """Classifies every time point of irregular series with a latent ODE.
+
+    Labels come one a time point: an array (n_cases, n_times), or a list with one array a series
+    where lengths differ. A plain vector of one label a series is taken to hold at each of its
+    points, and answers then are one a series too.
+
+    Parameters are those of `LatentODEClassifier`, and so are the attributes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from latent_morph import LatentODEPointClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> times = [np.sort(rng.uniform(0, 6, 20)) for _ in range(60)]
+    >>> X = [(t, np.sin(t)) for t in times]
+    >>> y = [np.where(np.cos(t) > 0, "rising", "falling") for t in times]
+    >>> model = LatentODEPointClassifier(max_epochs=15, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    >>> model.predict(X[:1], times=[1.0, 3.0])  # where nothing was observed
+    array([['rising', 'falling']], dtype='<U7')
+    """
+
+    _head_type = PointHead
+
+    def fit(self, X: Data, y: Data, sample_weight: Data = None, groups: Data = None) -> Self:
+        """Learns from series and the labels of their time points.
+
+        Parameters
+        ----------
+        X : series
+            Anything `latent_morph.as_series` takes, with the times of each case sorted, so that
+            labels belong to rows.
+        y : array-like of shape (n_cases, n_times) or (n_cases,), or list of arrays (T_i,)
+            Labels.
+        sample_weight : array-like of shape (n_cases,), default=None
+            Factors of the series in the loss.
+        groups : array-like of shape (n_cases,), default=None
+            Series of one group are validated on together or learned from together.
+        """
+        self._validate_params()
+        self._check_target(y)
+        batch = self._series(X, reset=True)
+        rows, self.one_label_a_series_ = label_rows(y, batch)
+        if not self.one_label_a_series_:
+            check_sorted(X)
+        codes = torch.full(batch.values.shape[:2], -1, dtype=torch.int64)
+        flat = self._encode_labels(np.concatenate(rows))
+        codes[batch.present] = torch.from_numpy(flat)
+        return self._fit(
+            batch,
+            labels=codes,
+            n_classes=len(self.classes_),
+            groups=groups,
+            sample_weight=sample_weight,
+            class_weight=self._class_factors(flat),
+        )
+
+    def predict_proba(self, X: Data, times: Data = None) -> Any:  # noqa: ANN401
+        """Class probabilities at each time point, or at any other times.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+        times : array-like of shape (Q,) or (n_cases, Q), default=None
+            When to answer, in the units of the data, observed there or not; the series' own
+            times by default.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, n_times, n_classes)
+            Or a list of arrays (T_i, n_classes) where lengths differ; or, fitted with one label a
+            series and without `times`, the mean over points, (n_cases, n_classes).
+        """
+        batch, starts = self._scaled(X)
+        if times is None and not self.one_label_a_series_:
+            check_sorted(X)
+        if times is not None:
+            batch, rows = insert_rows(batch, self._query_times(times, starts))
+            answers = self._probabilities(batch)
+            wide = rows.unsqueeze(-1).expand(-1, -1, answers.shape[-1])
+            return answers.gather(1, wide).numpy()
+        answers = self._probabilities(batch)
+        if self.one_label_a_series_:
+            inside = batch.present.unsqueeze(-1)
+            return ((answers * inside).sum(1) / inside.sum(1)).numpy()
+        if bool((batch.lengths == batch.n_times).all()):
+            return answers.numpy()
+        return [part[:length].numpy() for part, length in zip(answers, batch.lengths, strict=True)]
+
+    def predict(self, X: Data, times: Data = None) -> Any:  # noqa: ANN401
+        """The likeliest label wherever `predict_proba` answers."""
+        check_is_fitted(self)
+        answers = self.predict_proba(X, times)
+        if isinstance(answers, list):
+            return [self.classes_[part.argmax(-1)] for part in answers]
+        return self.classes_[answers.argmax(-1)]
+
+    def score(self, X: Data, y: Data, sample_weight: Data = None) -> float:
+        """Share of time points, or of series if fitted so, whose label is right."""
+        check_is_fitted(self)
+        if self.one_label_a_series_:
+            return float(super().score(X, y, sample_weight))
+        check_sorted(X)
+        batch = self._series(X, reset=False)
+        rows, _ = label_rows(y, batch)
+        guesses = self.predict(batch)
+        right = np.concatenate([guess == row for guess, row in zip(guesses, rows, strict=True)])
+        weight = None
+        if sample_weight is not None:
+            weight = np.repeat(np.asarray(sample_weight), [len(row) for row in rows])
+        return float(np.average(right, weights=weight))
+
+    def _probabilities(self, batch: SeriesBatch) -> Tensor:
+        """(N, T, K) for scaled series; what stands in padding means nothing."""
+        answers = torch.zeros(len(batch), batch.n_times, len(self.classes_))
+        for chosen, output in self._outputs(batch):
+            part = class_logits(output).softmax(-1)
+            answers[chosen, : part.shape[1]] = part.cpu()
+        return answers
+
+    def _validation_score(self, model: LatentODE, examples: Examples) -> float:
+        return point_accuracy(model, examples, self.batch_size)
+
+    def _extra_config(self) -> dict[str, Any]:
+        return super()._extra_config() | {"one_label_a_series": self.one_label_a_series_}
+
+    def _restore_extra(self, config: dict[str, Any]) -> int:
+        self.one_label_a_series_ = config["one_label_a_series"]
+        return super()._restore_extra(config)
+
+
+def label_rows(y: Data, batch: SeriesBatch) -> tuple[list[np.ndarray], bool]:
+    """Labels as one array a series, and whether they came as one label a series."""
+    y = y if isinstance(y, (list, tuple)) else np.asarray(y)
+    if len(y) != len(batch):
+        raise ValueError(f"y has {len(y)} entries, but X has {len(batch)} series")
+    lengths = batch.lengths.tolist()
+    column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 < batch.n_times
+    if column or np.ndim(y[0]) == 0:
+        pairs = zip(column_or_1d(_check_y(y), warn=True), lengths, strict=True)
+        return [np.repeat(label, length) for label, length in pairs], True
+    rows = [np.asarray(labels) for labels in y]
+    for case, (labels, length) in enumerate(zip(rows, lengths, strict=True)):
+        if labels.shape != (length,):
+            raise ValueError(
+                f"y of case {case} must have shape ({length},), one label a time point, "
+                f"got {labels.shape}"
+            )
+    return rows, False
+
+
+def check_sorted(X: Data) -> None:
+    """Refuses times out of order: `as_series` sorts the rows of a series, but not its labels."""
+    if not isinstance(X, (list, tuple, np.ndarray)):
+        return
+    for case, series in enumerate(X):
+        if isinstance(series, tuple):
+            times = np.asarray(series[0])
+        elif hasattr(series, "iloc"):  # pandas
+            times = np.asarray(series.index)
+        else:
+            continue
+        if (times[1:] < times[:-1]).any():
+            raise ValueError(f"times of case {case} must be sorted, so that labels belong to rows")

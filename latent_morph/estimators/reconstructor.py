@@ -1,0 +1,208 @@
+"""LatentODEReconstructor: series in, series at any times out; no labels."""
+
+from collections.abc import Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import TransformerMixin
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
+
+from latent_morph.estimators.base import COMMON_CONSTRAINTS, LatentODEBase, is_table
+from latent_morph.flows import Recipe
+from latent_morph.models import LatentODE
+from latent_morph.series import Data, SeriesBatch, as_series
+from latent_morph.thinning import thin
+from latent_morph.training import Callback, Examples
+
+
+class LatentODEReconstructor(TransformerMixin, LatentODEBase):
+    """Learns the dynamics behind irregular series: fills in, forecasts, compresses, generates.
+
+    `predict` and `reconstruct` decode a series at any times, `transform` gives its latent start,
+    `sample` draws new series.
+
+    Parameters
+    ----------
+    keep : float or None, default=None
+        In training, show the encoder a fresh random share of each series' rows every time, and
+        hold the reconstruction against all of them: learning to fill in. None shows everything.
+
+    The other parameters and the attributes are those of `LatentODEClassifier`, as far as they do
+    not speak of classes. `reconstruction_weight` and `kl_weight` of 1 make the loss the evidence
+    lower bound per observed value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from latent_morph import LatentODEReconstructor
+    >>> rng = np.random.default_rng(0)
+    >>> X = [(t, np.exp(-t)) for t in np.sort(rng.uniform(0, 3, (40, 12)))]
+    >>> model = LatentODEReconstructor(max_epochs=30, random_state=0).fit(X)
+    >>> mean, std = model.reconstruct(X[:2], times=[0.5, 2.9], return_std=True)
+    >>> mean.shape, model.transform(X).shape
+    ((2, 2, 1), (40, 16))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = COMMON_CONSTRAINTS | {
+        "keep": [Interval(Real, 0, 1, closed="right"), None]
+    }
+
+    def __init__(
+        self,
+        *,
+        ode: str | Recipe = "morph",
+        ode_options: dict[str, Any] | None = None,
+        encoder: str = "gru-ode",
+        encoder_ode: str | Recipe = "linear",
+        encoder_ode_options: dict[str, Any] | None = None,
+        bidirectional: bool = True,
+        latent_dim: int = 16,
+        hidden_dim: int = 64,
+        decoder_width: int = 64,
+        decoder_depth: int = 1,
+        noise_std: float | str = "learned",
+        reconstruction_weight: float = 1.0,
+        kl_weight: float = 1.0,
+        kl_warmup: float = 0.2,
+        keep: float | None = None,
+        time_origin: str = "case",
+        optimizer: str = "adamw",
+        learning_rate: float = 4e-3,
+        weight_decay: float = 1e-4,
+        schedule: str = "one-cycle",
+        gradient_clip: float | None = 1.0,
+        batch_size: int = 64,
+        max_epochs: int = 100,
+        budget: float | None = None,
+        patience: int | None = None,
+        validation_fraction: float = 0.1,
+        checkpoint: str | Path | None = None,
+        resume: bool = False,
+        device: str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int | bool = 0,
+        callbacks: Sequence[Callback] | None = None,
+    ) -> None:
+        self.ode = ode
+        self.ode_options = ode_options
+        self.encoder = encoder
+        self.encoder_ode = encoder_ode
+        self.encoder_ode_options = encoder_ode_options
+        self.bidirectional = bidirectional
+        self.latent_dim = latent_dim
+        self.hidden_dim = hidden_dim
+        self.decoder_width = decoder_width
+        self.decoder_depth = decoder_depth
+        self.noise_std = noise_std
+        self.reconstruction_weight = reconstruction_weight
+        self.kl_weight = kl_weight
+        self.kl_warmup = kl_warmup
+        self.keep = keep
+        self.time_origin = time_origin
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.gradient_clip = gradient_clip
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.budget = budget
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.checkpoint = checkpoint
+        self.resume = resume
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callbacks = callbacks
+
+    def fit(
+        self, X: Data, y: Data = None, sample_weight: Data = None, groups: Data = None
+    ) -> Self:
+        """Learns from series.
+
+        Parameters
+        ----------
+        X : series
+            What the encoder sees; anything `latent_morph.as_series` takes.
+        y : SeriesBatch or list of (times, values), default=None
+            What is to be reconstructed, if that is more than X: the same series at further times.
+            Anything else is ignored, as scikit-learn's transformers do.
+        sample_weight : array-like of shape (n_cases,), default=None
+            Factors of the series in the loss.
+        groups : array-like of shape (n_cases,), default=None
+            Series of one group are validated on together or learned from together.
+        """
+        self._validate_params()
+        batch = self._series(X, reset=True)
+        target = target_series(y)
+        if target is not None and (len(target), target.n_channels) != (
+            len(batch),
+            batch.n_channels,
+        ):
+            raise ValueError(
+                f"y has {len(target)} series of {target.n_channels} channels, wanted "
+                f"{len(batch)} of {batch.n_channels} as X has"
+            )
+        return self._fit(
+            batch, target=target, groups=groups, sample_weight=sample_weight, keep=self.keep
+        )
+
+    def predict(self, X: Data, times: Data = None) -> np.ndarray:
+        """The series decoded from the posterior's mean at its own or any other times.
+
+        See `reconstruct`, which can also give an uncertainty. A 2-D X gets a 2-D answer.
+        """
+        answer = self.reconstruct(X, times, n_samples=0)
+        return answer[..., 0] if is_table(X) else answer
+
+    def transform(self, X: Data) -> np.ndarray:
+        """The latent start of each series, (n_cases, latent_dim): the posterior's mean."""
+        return self._latent_start(X)
+
+    def score(self, X: Data, y: Data = None) -> float:
+        """Minus the mean squared error over all observed values of `y`, or of X without it."""
+        check_is_fitted(self)
+        batch = self._series(X, reset=False)
+        truth = target_series(y)
+        truth = batch if truth is None else truth
+        guess = torch.from_numpy(self.reconstruct(batch, truth.times.numpy(), n_samples=0))
+        return -float((guess - truth.values)[truth.mask].square().mean())
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+    def get_feature_names_out(self, input_features: Data = None) -> np.ndarray:
+        """Names of what `transform` gives: z0, z1, ..."""
+        check_is_fitted(self)
+        return np.array([f"z{i}" for i in range(self.latent_dim)], dtype=object)
+
+    def _validation_score(self, model: LatentODE, examples: Examples) -> float:
+        random = np.random.RandomState(0)
+        total = count = 0.0
+        size = max(self.batch_size, 256)
+        for start in range(0, len(examples), size):
+            part = examples[slice(start, start + size)].trimmed()
+            target = part.seen if part.target is None else part.target
+            seen = part.seen if self.keep is None else thin(part.seen, self.keep, random)
+            error = model(seen, target.times).emission.mean - target.values
+            total += float(error[target.mask].square().sum())
+            count += float(target.mask.sum())
+        return -total / max(count, 1.0)
+
+
+def target_series(y: Data) -> SeriesBatch | None:
+    """`y` as series if it is any; labels and the like, which transformers ignore, give None."""
+    if isinstance(y, SeriesBatch):
+        return y
+    if isinstance(y, (list, tuple)) and len(y) and isinstance(y[0], tuple):
+        return as_series(y, dtype=torch.float64)
+    if isinstance(y, np.ndarray) and y.ndim == 3:
+        return as_series(y, dtype=torch.float64)
+    return None

@@ -1,0 +1,375 @@
+"""The training loop: epochs, schedule, validation, best weights, budget, checkpoints."""
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from latent_morph.checks import check_choice
+from latent_morph.models import LatentODE
+from latent_morph.objectives import Objective
+from latent_morph.records import atomic_path
+from latent_morph.series import SeriesBatch
+from latent_morph.thinning import thin
+
+logger = logging.getLogger("latent_morph")
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "adamax": torch.optim.Adamax,
+}
+SCHEDULES = ("one-cycle", "exponential", "constant")
+CHECKPOINT_VERSION = 1
+
+Row = dict[str, float]
+
+
+class TrainingError(RuntimeError):
+    """Training met a loss or gradient that is no number; the last good weights are kept."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; the estimators' parameters of the same names say what each means."""
+
+    optimizer: str = "adamw"
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-4
+    schedule: str = "one-cycle"
+    gradient_clip: float | None = 1.0
+    batch_size: int = 128
+    max_epochs: int = 50
+    budget: float | None = None
+    patience: int | None = None
+    kl_warmup: float = 0.2
+    keep: float | None = None
+    checkpoint: Path | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Cases to learn from: what the encoder sees, what is to be reconstructed, and labels.
+
+    Attributes:
+        seen: Scaled series, N of them.
+        target: What the emission is held against, at its own times; None for `seen` itself.
+        labels: (N,) or (N, T) class codes, -1 for none; None without classes.
+        weight: (N,) factors of the cases, 1 on average, or None.
+    """
+
+    seen: SeriesBatch
+    target: SeriesBatch | None = None
+    labels: Tensor | None = None
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+    def __getitem__(self, index: np.ndarray | slice) -> "Examples":
+        def part(whole: Any) -> Any:  # noqa: ANN401
+            return None if whole is None else whole[index]
+
+        return Examples(self.seen[index], part(self.target), part(self.labels), part(self.weight))
+
+    def trimmed(self) -> "Examples":
+        """Without the columns that are padding for every case here."""
+        seen = self.seen.trim()
+        labels = self.labels
+        if labels is not None and labels.ndim == 2:
+            labels = labels[:, : seen.n_times]
+        target = None if self.target is None else self.target.trim()
+        return Examples(seen, target, labels, self.weight)
+
+    def to(self, device: str) -> "Examples":
+        def moved(whole: Any) -> Any:  # noqa: ANN401
+            return None if whole is None else whole.to(device)
+
+        return Examples(
+            moved(self.seen), moved(self.target), moved(self.labels), moved(self.weight)
+        )
+
+
+@dataclass
+class History:
+    """One row an epoch, and which of them gave the weights that were kept."""
+
+    rows: list[Row] = field(default_factory=list)
+    best_epoch: int = 0
+    best_score: float = -math.inf
+
+
+Callback = Callable[[History, Settings], None]
+
+
+def train(
+    model: LatentODE,
+    objective: Objective,
+    learn: Examples,
+    check: Examples | None,
+    score: Callable[[LatentODE, Examples], float],
+    settings: Settings,
+    *,
+    class_weight: Tensor | None = None,
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+) -> History:
+    """Trains `model` in place and leaves it with its best weights.
+
+    Args:
+        model: The model.
+        objective: What to minimise.
+        learn: Cases for gradients.
+        check: Cases for `score`, which picks the best epoch; None keeps the last.
+        score: Higher is better; called in evaluation mode without gradients.
+        settings: How.
+        class_weight: (K,) factors of the classes.
+        seed: Order of cases, samples of z0 and thinning.
+        callbacks: Called after every epoch; an exception from one, KeyboardInterrupt too, ends
+            training with the best weights in place and the checkpoint written.
+
+    Raises:
+        TrainingError: The loss or its gradient was not finite.
+        FileNotFoundError: There is no folder for the checkpoint.
+        ValueError: The checkpoint to resume from is damaged or of another model.
+    """
+    check_choice("optimizer", settings.optimizer, OPTIMIZERS)
+    check_choice("schedule", settings.schedule, SCHEDULES)
+    if settings.checkpoint is not None and not settings.checkpoint.parent.is_dir():
+        raise FileNotFoundError(f"checkpoint is {settings.checkpoint}; there is no such folder")
+    optimiser = OPTIMIZERS[settings.optimizer](
+        model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+    state = _State(model, optimiser, np.random.RandomState(seed), settings)
+    if settings.resume:
+        state.restore()
+    generator = torch.Generator(device=learn.seen.device)
+    try:
+        while not state.finished():
+            epoch = len(state.history.rows) + 1
+            generator.manual_seed(seed * 1_000_003 + epoch)
+            begin = time.perf_counter()
+            row = _epoch(state, objective, learn, generator, class_weight)
+            row["train_seconds"] = time.perf_counter() - begin
+            if check is not None:
+                row["validation_score"] = evaluate(model, check, score)
+            row["seconds"] = time.perf_counter() - begin
+            state.keep(row)
+            for callback in callbacks:
+                callback(state.history, settings)
+    finally:
+        state.load_best()
+        state.save()
+    return state.history
+
+
+def evaluate(
+    model: LatentODE, examples: Examples, score: Callable[[LatentODE, Examples], float]
+) -> float:
+    """`score` with the model in evaluation mode and no gradients recorded."""
+    model.eval()
+    with torch.no_grad():
+        return score(model, examples)
+
+
+def _epoch(
+    state: "_State",
+    objective: Objective,
+    learn: Examples,
+    generator: torch.Generator,
+    class_weight: Tensor | None,
+) -> Row:
+    """One pass over the cases; returns the mean of the loss and of its parts."""
+    model, settings = state.model, state.settings
+    model.train()
+    sums: dict[str, float] = {}
+    batches = _batches(learn, settings.batch_size, state.random)
+    for number, chosen in enumerate(batches, start=1):
+        progress = state.progress(number / len(batches))
+        rate = settings.learning_rate * learning_rate_factor(settings.schedule, progress)
+        for group in state.optimiser.param_groups:
+            group["lr"] = rate
+        examples = learn[chosen].trimmed()
+        seen, target = examples.seen, examples.target
+        if settings.keep is not None:
+            target = seen if target is None else target
+            seen = thin(seen, settings.keep, state.random)
+        share = 1.0 if settings.kl_warmup <= 0 else min(1.0, progress / settings.kl_warmup)
+        output = model(
+            seen, None if target is None else target.times, sample=True, generator=generator
+        )
+        loss = objective(
+            output,
+            seen if target is None else target,
+            examples.labels,
+            kl_share=share,
+            class_weight=class_weight,
+            case_weight=examples.weight,
+        )
+        where = f"in epoch {len(state.history.rows) + 1}, batch {number} of {len(batches)}"
+        _check_number("loss", loss.total, where)
+        state.optimiser.zero_grad(set_to_none=True)
+        loss.total.backward()
+        longest = math.inf if settings.gradient_clip is None else settings.gradient_clip
+        norm = nn.utils.clip_grad_norm_(model.parameters(), longest)
+        _check_number("norm of the gradient", norm, where)
+        state.optimiser.step()
+        for name, value in {"train_loss": loss.total.detach(), **loss.parts}.items():
+            sums[name] = sums.get(name, 0.0) + value.item() * len(chosen) / len(learn)
+    return {"epoch": len(state.history.rows) + 1, **sums, "learning_rate": rate}
+
+
+def _check_number(name: str, value: Tensor, where: str) -> None:
+    if not torch.isfinite(value):
+        raise TrainingError(
+            f"the {name} is {value.item()} {where}; try a smaller learning_rate or gradient_clip"
+        )
+
+
+def _batches(learn: Examples, batch_size: int, random: np.random.RandomState) -> list[np.ndarray]:
+    """A random partition of the cases in which batch-mates are of similar length.
+
+    Shuffled pools of some twenty batches are sorted by length and cut, then the batches shuffled:
+    random enough to learn from, and little padding to compute.
+    """
+    order = random.permutation(len(learn))
+    lengths = learn.seen.lengths.cpu().numpy()
+    if lengths.min() < lengths.max():
+        pool = 20 * batch_size
+        pools = [order[i : i + pool] for i in range(0, len(order), pool)]
+        order = np.concatenate([p[np.argsort(lengths[p], kind="stable")] for p in pools])
+    batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def learning_rate_factor(schedule: str, progress: float) -> float:
+    """The share of the full learning rate in force after `progress` (0 to 1) of training."""
+    if schedule == "constant":
+        return 1.0
+    if schedule == "exponential":
+        return float(0.01**progress)
+    warmup = 0.15
+    if progress < warmup:
+        return 0.1 + 0.9 * progress / warmup
+    return 0.005 + 0.995 * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
+
+
+class _State:
+    """Everything that changes while training, and what of it survives an interruption."""
+
+    def __init__(
+        self,
+        model: LatentODE,
+        optimiser: torch.optim.Optimizer,
+        random: np.random.RandomState,
+        settings: Settings,
+    ) -> None:
+        self.model = model
+        self.optimiser = optimiser
+        self.random = random
+        self.settings = settings
+        self.history = History()
+        self.best = copy.deepcopy(model.state_dict())
+        self.saved: dict[str, Any] | None = None  # the checkpoint, as of the last whole epoch
+        self.begin = time.perf_counter()
+        self.spent = 0.0  # seconds in earlier, resumed runs
+        self.saved_at = self.begin
+
+    def elapsed(self) -> float:
+        return self.spent + time.perf_counter() - self.begin
+
+    def progress(self, part_of_epoch: float) -> float:
+        """0 to 1: by epochs, or by time where the budget will run out first."""
+        share = (len(self.history.rows) + part_of_epoch) / self.settings.max_epochs
+        if self.settings.budget is not None:
+            share = max(share, self.elapsed() / self.settings.budget)
+        return min(1.0, share)
+
+    def finished(self) -> bool:
+        settings, rows = self.settings, self.history.rows
+        if len(rows) >= settings.max_epochs:
+            return True
+        # An epoch that would end well past the budget is not begun.
+        typical = float(np.median([row["seconds"] for row in rows])) if rows else 0.0
+        if settings.budget is not None and rows:
+            if self.elapsed() + 0.5 * typical >= settings.budget:
+                return True
+        scores = [row["validation_score"] for row in rows if "validation_score" in row]
+        if settings.patience is None or not scores:
+            return False
+        # An equal score is no better one, so the first of the highest counts.
+        stale = len(scores) - 1 - int(np.argmax(np.nan_to_num(scores, nan=-math.inf)))
+        return stale >= settings.patience
+
+    def keep(self, row: Row) -> None:
+        """Appends the epoch's row, remembers the weights if they are the best, saves at times."""
+        self.history.rows.append(row)
+        score = row.get("validation_score", math.inf)
+        # Among equals the later one: it has learned longer.
+        if score >= self.history.best_score or "validation_score" not in row:
+            self.history.best_score = score
+            self.history.best_epoch = int(row["epoch"])
+            self.best = copy.deepcopy(self.model.state_dict())
+        if self.settings.checkpoint is not None:
+            self.saved = self._snapshot()
+            if time.perf_counter() - self.saved_at > 30:
+                self.save()
+
+    def load_best(self) -> None:
+        self.model.load_state_dict(self.best)
+
+    def save(self) -> None:
+        """Writes the checkpoint, whole or not at all."""
+        path = self.settings.checkpoint
+        if path is None or self.saved is None:
+            return
+        with atomic_path(path) as temporary:
+            torch.save(self.saved, temporary)
+        self.saved_at = time.perf_counter()
+
+    def _snapshot(self) -> dict[str, Any]:
+        """All of this as it is now: an epoch broken off later must leave no trace in it."""
+        kind, keys, position, *_ = self.random.get_state()
+        return {
+            "version": CHECKPOINT_VERSION,
+            "model": copy.deepcopy(self.model.state_dict()),
+            "best": self.best,
+            "optimiser": copy.deepcopy(self.optimiser.state_dict()),
+            "rows": list(self.history.rows),
+            "best_epoch": self.history.best_epoch,
+            "best_score": self.history.best_score,
+            "random": [kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position)],
+            "spent": self.elapsed(),
+        }
+
+    def restore(self) -> None:
+        """Continues from the checkpoint, if there is one."""
+        path = self.settings.checkpoint
+        if path is None or not path.exists():
+            return
+        try:
+            content = torch.load(path, weights_only=True, map_location="cpu")
+            if content["version"] != CHECKPOINT_VERSION:
+                raise ValueError(f"version {content['version']}, wanted {CHECKPOINT_VERSION}")
+            self.model.load_state_dict(content["model"])
+            self.best = content["best"]
+            self.optimiser.load_state_dict(content["optimiser"])
+            kind, keys, position = content["random"]
+            self.random.set_state((kind, keys.numpy().astype(np.uint32), position, 0, 0.0))
+            self.history = History(content["rows"], content["best_epoch"], content["best_score"])
+            self.spent = content["spent"]
+        except Exception as problem:  # torch, zip and pickle raise a dozen kinds
+            raise ValueError(
+                f"checkpoint {path} cannot be continued from: {problem}. Was it written with "
+                f"other parameters? Delete it to start over."
+            ) from problem
+        logger.info("continuing from %s after epoch %d", path, len(self.history.rows))

@@ -1,0 +1,355 @@
+"""Training repeats itself, survives interruptions, and stops for the right reasons."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from latent_morph import training
+from latent_morph.decoders import Decoder, SeriesHead
+from latent_morph.encoders import GRUODEEncoder
+from latent_morph.flows import LinearFlow
+from latent_morph.models import LatentODE
+from latent_morph.objectives import Objective
+from latent_morph.series import as_series
+from latent_morph.training import (
+    Examples,
+    Settings,
+    TrainingError,
+    learning_rate_factor,
+    train,
+)
+
+QUICK = Settings(max_epochs=4, batch_size=4, learning_rate=0.02)
+
+
+def build():
+    torch.manual_seed(0)
+    encoder = GRUODEEncoder(1, 2, LinearFlow, hidden_dim=4)
+    head = SeriesHead(2, encoder.state_dim, 2, head="trajectory+context", width=4)
+    return LatentODE(encoder, LinearFlow(2), Decoder(2, 1, width=4), head)
+
+
+def examples(n=10):
+    rng = np.random.default_rng(0)
+    cases = [np.full(2 + i % 3, float(i % 2)) + 0.1 * rng.standard_normal() for i in range(n)]
+    return Examples(as_series(cases), labels=torch.arange(n) % 2)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def run(settings=QUICK, *, model=None, score=None, objective=None, learn=None, **options):
+    """Trains; returns the model and the history. `score` gets the number of the call."""
+    model = build() if model is None else model
+    calls = iter(range(1, 1000))
+    rate = (lambda model, part: score(next(calls))) if score else (lambda model, part: 0.0)
+    learn = examples() if learn is None else learn
+    check = learn if score else None
+    return model, train(
+        model, objective or Objective(), learn, check, rate, settings, seed=1, **options
+    )
+
+
+def assert_equal_weights(a, b):
+    a, b = (x if isinstance(x, dict) else x.state_dict() for x in (a, b))
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=0)
+
+
+def interrupt_after(n_epochs):
+    def callback(history, settings):
+        if len(history.rows) == n_epochs:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+# Repeating
+
+
+@pytest.mark.parametrize("keep", [None, 0.5])
+def test_one_seed_one_result(keep):
+    settings = replace(QUICK, keep=keep)
+    learn = replace(examples(), labels=None) if keep else examples()  # thinned rows have no labels
+    (one, history), (other, _) = (run(settings, learn=learn) for _ in range(2))
+    assert_equal_weights(one, other)
+    assert [row["epoch"] for row in history.rows] == [1, 2, 3, 4]
+    model = build()
+    train(model, Objective(), learn, None, lambda m, e: 0.0, settings, seed=2)
+    assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), one.parameters()))
+
+
+def test_the_loss_falls():
+    _, history = run(replace(QUICK, max_epochs=30))
+    assert history.rows[-1]["train_loss"] < 0.5 * history.rows[0]["train_loss"]
+
+
+def test_every_case_is_visited_once_an_epoch():
+    batches = training._batches(examples(11), 4, np.random.RandomState(0))
+    assert sorted(np.concatenate(batches)) == list(range(11))
+    assert max(map(len, batches)) == 4
+
+
+# Interruptions
+
+
+@pytest.mark.parametrize("optimizer", training.OPTIMIZERS)
+def test_an_interrupted_run_ends_as_if_nothing_had_happened(tmp_path, optimizer):
+    settings = replace(QUICK, optimizer=optimizer, keep=0.6, checkpoint=tmp_path / "run.pt")
+    scores = [0.1, 0.5, 0.2, 0.4]
+    learn = replace(examples(), labels=None)
+    whole, history = run(settings, learn=learn, score=lambda n: scores[n - 1])
+    settings.checkpoint.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, learn=learn, score=lambda n: scores[n - 1], callbacks=[interrupt_after(2)])
+    resumed, rest = run(replace(settings, resume=True), learn=learn, score=lambda n: scores[n + 1])
+    assert_equal_weights(whole, resumed)
+    assert [row["epoch"] for row in rest.rows] == [1, 2, 3, 4]
+    assert rest.best_epoch == history.best_epoch == 2
+    for before, after in zip(history.rows, rest.rows, strict=True):
+        assert before["train_loss"] == after["train_loss"]
+
+
+def test_a_run_broken_off_within_an_epoch_goes_back_to_its_last_whole_one(tmp_path, monkeypatch):
+    settings = replace(QUICK, checkpoint=tmp_path / "run.pt")
+    whole, _ = run(settings)
+    settings.checkpoint.unlink()
+    step, steps = torch.optim.AdamW.step, iter(range(100))
+
+    def interrupted(self, *args, **kwargs):
+        if next(steps) == 7:  # three batches an epoch: in the midst of the third
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings)
+    monkeypatch.undo()
+    resumed, history = run(replace(settings, resume=True))
+    assert len(history.rows) == 4
+    assert_equal_weights(whole, resumed)
+
+
+def test_more_epochs_are_added_to_a_finished_run(tmp_path):
+    settings = replace(QUICK, max_epochs=2, checkpoint=tmp_path / "run.pt", schedule="constant")
+    run(settings)
+    model, history = run(replace(settings, max_epochs=5, resume=True))
+    assert [row["epoch"] for row in history.rows] == [1, 2, 3, 4, 5]
+    again, same = run(replace(settings, max_epochs=5, resume=True))
+    assert len(same.rows) == 5
+    assert_equal_weights(model, again)
+
+
+def test_without_resume_a_checkpoint_is_overwritten(tmp_path):
+    settings = replace(QUICK, max_epochs=2, checkpoint=tmp_path / "run.pt")
+    run(settings)
+    _, history = run(settings)
+    assert len(history.rows) == 2
+
+
+def spoil_nothing(path):
+    path.write_bytes(b"")
+
+
+def spoil_half(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def spoil_text(path):
+    path.write_text("not a checkpoint")
+
+
+def spoil_version(path):
+    torch.save(torch.load(path) | {"version": 99}, path)
+
+
+def spoil_rows(path):
+    content = torch.load(path)
+    del content["rows"]
+    torch.save(content, path)
+
+
+def spoil_model(path):
+    torch.save(torch.load(path) | {"model": {}}, path)
+
+
+@pytest.mark.parametrize(
+    "spoil", [spoil_nothing, spoil_half, spoil_text, spoil_version, spoil_rows, spoil_model]
+)
+def test_a_damaged_checkpoint_is_named_and_left_alone(tmp_path, spoil):
+    settings = replace(QUICK, max_epochs=1, checkpoint=tmp_path / "run.pt")
+    run(settings)
+    spoil(settings.checkpoint)
+    before = settings.checkpoint.read_bytes()
+    with pytest.raises(ValueError, match=r"run\.pt cannot be continued from.*Delete it"):
+        run(replace(settings, resume=True))
+    assert settings.checkpoint.read_bytes() == before
+
+
+def test_a_checkpoint_without_a_folder_is_refused_before_training(tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent"):
+        run(replace(QUICK, checkpoint=tmp_path / "absent" / "run.pt"))
+
+
+# Stopping, and what is kept
+
+
+def test_the_best_weights_are_kept_and_the_later_of_equals():
+    kept = []
+
+    def watch(history, settings):
+        kept.append(weights(model))
+
+    model = build()
+    scores = [0.3, 0.9, 0.5, 0.9]
+    _, history = run(replace(QUICK), model=model, score=lambda n: scores[n - 1], callbacks=[watch])
+    assert (history.best_epoch, history.best_score) == (4, 0.9)
+    model = build()
+    scores = [0.3, 0.9, 0.5, 0.8]
+    kept.clear()
+    _, history = run(replace(QUICK), model=model, score=lambda n: scores[n - 1], callbacks=[watch])
+    assert history.best_epoch == 2
+    assert_equal_weights(model, kept[1])
+
+
+def test_without_validation_the_last_weights_are_kept():
+    kept = []
+    model = build()
+    _, history = run(model=model, callbacks=[lambda *_: kept.append(weights(model))])
+    assert history.best_epoch == 4 and "validation_score" not in history.rows[0]
+    assert_equal_weights(model, kept[-1])
+
+
+@pytest.mark.parametrize(
+    ("scores", "n_epochs"),
+    [
+        ([1, 2, 3, 2, 2, 9], 5),
+        ([1, 2, 3, 3, 3, 9], 5),  # an equal score is no better one
+        ([math.nan, 1, math.nan, 2, 2, 3], 6),
+        ([6, 5, 4, 3, 2, 1], 3),
+    ],
+)
+def test_patience_counts_epochs_without_a_better_score(scores, n_epochs):
+    settings = replace(QUICK, max_epochs=6, patience=2)
+    _, history = run(settings, score=lambda n: float(scores[n - 1]))
+    assert len(history.rows) == n_epochs
+
+
+def test_patience_without_validation_waits_for_the_end():
+    _, history = run(replace(QUICK, patience=1))
+    assert len(history.rows) == 4
+
+
+def test_a_budget_ends_training_and_its_schedule(monkeypatch):
+    clock = iter(np.arange(0, 1e4, 0.5))  # every look at the clock takes half a second
+    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
+    _, history = run(replace(QUICK, max_epochs=1000, budget=30.0))
+    assert 2 <= len(history.rows) <= 20
+    assert history.rows[-1]["learning_rate"] < 0.3 * QUICK.learning_rate
+
+
+# Numbers that are none
+
+
+class Spoiling(Objective):
+    """An objective whose loss, or gradient, is no number from one call on."""
+
+    def __init__(self, call, how):
+        super().__init__()
+        object.__setattr__(self, "calls", iter(range(1, 1000)))
+        object.__setattr__(self, "rule", (call, how))
+
+    def __call__(self, *args, **kwargs):
+        loss = super().__call__(*args, **kwargs)
+        call, how = self.rule
+        if next(self.calls) < call:
+            return loss
+        if how == "loss":
+            return loss._replace(total=loss.total * math.nan)
+        return loss._replace(total=loss.total + (0 * loss.total).sqrt())  # 0, of infinite slope
+
+
+@pytest.mark.parametrize("how", ["loss", "gradient"])
+@pytest.mark.parametrize("clip", [1.0, None])
+def test_a_loss_that_is_no_number_stops_with_the_last_good_weights(tmp_path, how, clip):
+    settings = replace(QUICK, checkpoint=tmp_path / "run.pt", gradient_clip=clip)
+    model, kept = build(), []
+    with pytest.raises(TrainingError, match=f"{how} is (nan|inf) in epoch 2, batch 2 of 3"):
+        run(
+            settings,
+            model=model,
+            objective=Spoiling(5, how),
+            callbacks=[lambda *_: kept.append(weights(model))],
+        )
+    assert len(kept) == 1
+    assert_equal_weights(model, kept[0])
+    assert_equal_weights(torch.load(settings.checkpoint)["model"], kept[0])
+    resumed, history = run(replace(settings, resume=True))
+    whole, _ = run(replace(settings, checkpoint=None))
+    assert len(history.rows) == 4
+    assert_equal_weights(resumed, whole)
+
+
+def test_failing_in_the_first_epoch_leaves_the_weights_as_they_came():
+    model = build()
+    before = weights(model)
+    with pytest.raises(TrainingError, match="epoch 1, batch 3 of 3"):
+        run(model=model, objective=Spoiling(3, "loss"))
+    assert_equal_weights(model, before)
+
+
+# Schedules
+
+
+@pytest.mark.parametrize(
+    ("schedule", "start", "end"),
+    [("one-cycle", 0.1, 0.005), ("exponential", 1.0, 0.01), ("constant", 1.0, 1.0)],
+)
+def test_learning_rates_start_and_end_where_they_should(schedule, start, end):
+    factors = [learning_rate_factor(schedule, p) for p in np.linspace(0, 1, 201)]
+    assert factors[0] == pytest.approx(start) and factors[-1] == pytest.approx(end)
+    assert max(factors) == pytest.approx(1.0)
+    assert np.abs(np.diff(factors)).max() < 0.05  # no jumps
+    _, history = run(replace(QUICK, schedule=schedule))
+    last = history.rows[-1]["learning_rate"]
+    assert last == pytest.approx(end * QUICK.learning_rate)
+
+
+@pytest.mark.parametrize("clip", [0.01, None])
+def test_gradients_are_clipped_to_the_norm_asked_for(monkeypatch, clip):
+    norms = []
+    step = torch.optim.AdamW.step
+
+    def watched(self, *args, **kwargs):
+        gradients = [p.grad for group in self.param_groups for p in group["params"]]
+        norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    run(replace(QUICK, gradient_clip=clip))
+    assert len(norms) == 12
+    assert max(norms) <= 0.0101 if clip else min(norms) > 0.02
+
+
+@pytest.mark.parametrize(("warmup", "shares"), [(0.5, [0.5, 1, 1, 1]), (0.0, [1, 1, 1, 1])])
+def test_the_divergence_is_warmed_up(warmup, shares):
+    seen = []
+
+    class Watched(Objective):
+        def __call__(self, *args, kl_share, **kwargs):
+            seen.append(kl_share)
+            return super().__call__(*args, kl_share=kl_share, **kwargs)
+
+    run(replace(QUICK, kl_warmup=warmup, batch_size=10), objective=Watched())
+    assert seen == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("name", ["optimizer", "schedule"])
+def test_unknown_names_are_answered_with_the_known_ones(name):
+    with pytest.raises(ValueError, match=f"{name} must be one of .*; got 'adamwww'"):
+        run(replace(QUICK, **{name: "adamwww"}))
