@@ -5,8 +5,9 @@ STAMP := .venv/.installed
 
 .PHONY: run test lint setup clean
 
+# The main job within about two minutes: Human Activity, or a generated stand-in without the file.
 run: setup
-	$(BIN)/python run_models.py $(ARGS)
+	$(BIN)/python run_models.py --dataset activity --ode morph --budget 100 $(ARGS)
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)

@@ -52,6 +52,7 @@ class Settings:
     patience: int | None = None
     kl_warmup: float = 0.2
     keep: float | None = None
+    target_points: int | None = None
     checkpoint: Path | None = None
     resume: bool = False
 
@@ -188,10 +189,11 @@ def _epoch(
     generator: torch.Generator,
     class_weight: Tensor | None,
 ) -> Row:
-    """One pass over the cases; returns the mean of the loss and of its parts."""
+    """One pass over the cases, or what of it the budget allows; the mean losses of it."""
     model, settings = state.model, state.settings
     model.train()
     sums: dict[str, float] = {}
+    n_cases = 0
     batches = _batches(learn, settings.batch_size, state.random)
     for number, chosen in enumerate(batches, start=1):
         progress = state.progress(number / len(batches))
@@ -203,6 +205,8 @@ def _epoch(
         if settings.keep is not None:
             target = seen if target is None else target
             seen = thin(seen, settings.keep, state.random)
+        if target is not None and settings.target_points is not None:
+            target = thin(target, min(1.0, settings.target_points / target.n_times), state.random)
         share = 1.0 if settings.kl_warmup <= 0 else min(1.0, progress / settings.kl_warmup)
         output = model(
             seen, None if target is None else target.times, sample=True, generator=generator
@@ -224,8 +228,17 @@ def _epoch(
         _check_number("norm of the gradient", norm, where)
         state.optimiser.step()
         for name, value in {"train_loss": loss.total.detach(), **loss.parts}.items():
-            sums[name] = sums.get(name, 0.0) + value.item() * len(chosen) / len(learn)
-    return {"epoch": len(state.history.rows) + 1, **sums, "learning_rate": rate}
+            sums[name] = sums.get(name, 0.0) + value.item() * len(chosen)
+        n_cases += len(chosen)
+        if state.out_of_time():
+            break  # in the middle of an epoch, if need be: with a slow solver one can take hours
+    means = {name: value / n_cases for name, value in sums.items()}
+    return {
+        "epoch": len(state.history.rows) + 1,
+        **means,
+        "learning_rate": rate,
+        "share_of_cases": n_cases / len(learn),
+    }
 
 
 def _check_number(name: str, value: Tensor, where: str) -> None:
@@ -294,15 +307,16 @@ class _State:
             share = max(share, self.elapsed() / self.settings.budget)
         return min(1.0, share)
 
+    def out_of_time(self) -> bool:
+        budget = self.settings.budget
+        return budget is not None and self.elapsed() >= budget
+
     def finished(self) -> bool:
         settings, rows = self.settings, self.history.rows
         if len(rows) >= settings.max_epochs:
             return True
-        # An epoch that would end well past the budget is not begun.
-        typical = float(np.median([row["seconds"] for row in rows])) if rows else 0.0
-        if settings.budget is not None and rows:
-            if self.elapsed() + 0.5 * typical >= settings.budget:
-                return True
+        if rows and self.out_of_time():
+            return True
         scores = [row["validation_score"] for row in rows if "validation_score" in row]
         if settings.patience is None or not scores:
             return False
@@ -367,9 +381,9 @@ class _State:
             self.random.set_state((kind, keys.numpy().astype(np.uint32), position, 0, 0.0))
             self.history = History(content["rows"], content["best_epoch"], content["best_score"])
             self.spent = content["spent"]
-        except Exception as problem:  # torch, zip and pickle raise a dozen kinds
+        except Exception as problem:  # torch, zip and pickle raise a dozen kinds, at great length
             raise ValueError(
-                f"checkpoint {path} cannot be continued from: {problem}. Was it written with "
-                f"other parameters? Delete it to start over."
+                f"checkpoint {path} cannot be continued from: it is damaged, or of another "
+                f"version, or of a model with other parameters. Delete it to start over."
             ) from problem
         logger.info("continuing from %s after epoch %d", path, len(self.history.rows))

@@ -14,8 +14,8 @@ from latent_morph.datasets import (
     make_periodic,
     split_activity,
 )
-from latent_morph.thinning import thin
 from latent_morph.series import as_series
+from latent_morph.thinning import thin
 
 
 @pytest.mark.parametrize("make", [make_periodic, make_activity, make_ecg])

@@ -90,7 +90,9 @@ def test_padding_changes_nothing(name, flow):
 
 @encoders
 @flows
-@pytest.mark.parametrize("when", [0.45, 0.5, -0.4, 1.7], ids=["gap", "on a row", "before", "after"])
+@pytest.mark.parametrize(
+    "when", [0.45, 0.5, -0.4, 1.7], ids=["gap", "on a row", "before", "after"]
+)
 def test_a_queried_row_changes_no_other_row_nor_the_posterior(name, flow, when):
     batch, encoder = ragged(), build_encoder(name, flow)
     plain = encoder(batch)

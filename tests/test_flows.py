@@ -66,6 +66,14 @@ def test_one_time_a_series_needs_no_union(name):
     close(flow(z, times.unsqueeze(-1))[:, 0], each, TOLERANCE[name])
 
 
+def test_stepping_through_known_gaps(name):
+    flow, z = build_flow(name), states(3)
+    gaps = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
+    step = flow.stepper(gaps)
+    for k in (2, 0):
+        close(step(k, z), flow(z, gaps[k].unsqueeze(-1)).squeeze(-2), 1e-12)
+
+
 def test_start_time_of_each_series(name):
     flow, z = build_flow(name), states(3)
     starts = torch.tensor([0.0, 0.5, -1.0])

@@ -8,7 +8,7 @@ import pytest
 
 import run_models
 from latent_morph import FLOWS, LatentODEPointClassifier, LatentODEReconstructor
-from latent_morph.experiments import progress, tasks
+from latent_morph.experiments import progress, report, tasks
 from latent_morph.experiments.tasks import TASKS
 from run_models import COMPARED, main
 
@@ -160,7 +160,9 @@ def test_a_missing_file_is_replaced_aloud_or_not_at_all(tmp_path, capsys, monkey
     monkeypatch.setattr(tasks, "fetch_activity", nowhere)
     assert run("--dataset", "activity", "--n-cases", "60", out=tmp_path) == 0
     printed = capsys.readouterr()
-    assert "real file not to be had (no ConfLongDemo_JSI.txt anywhere)" in printed.err
+    assert (
+        "going on with a synthetic stand-in, since no ConfLongDemo_JSI.txt anywhere" in printed.err
+    )
     assert "synthetic stand-in" in printed.out
     assert record_in(tmp_path / "activity-morph")["source"] == "synthetic"
 
@@ -224,3 +226,15 @@ def test_help_shows_the_estimators_own_defaults(capsys):
 )
 def test_clock(seconds, text):
     assert progress.clock(seconds) == text
+
+
+def test_report_lists_the_runs_of_a_folder(tmp_path, capsys):
+    assert report.main([str(tmp_path)]) == 1
+    assert "no record.json below" in capsys.readouterr().err
+    run(out=tmp_path)
+    run("--dataset", "ecg", *STAND_IN, out=tmp_path)
+    capsys.readouterr()
+    assert report.main([str(tmp_path)]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 4 and {len(row) for row in rows if len(row) > 1} == {len(report.COLUMNS)}
+    assert rows[2][0] == "| ecg" and rows[3][7].startswith("mse 0.")

@@ -13,7 +13,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.model_selection import KFold, cross_val_score, train_test_split
 
 import latent_morph.series
-from latent_morph.series import SeriesBatch, as_series, from_long
+from latent_morph.series import SeriesBatch, as_series, from_long, insert_rows
 
 NAN = float("nan")
 
@@ -407,6 +407,55 @@ def test_long_needs_a_frame_with_rows():
         from_long([], "who", "when")
     with pytest.raises(ValueError, match="no rows"):
         from_long(pd.DataFrame({"who": [], "when": [], "u": []}), "who", "when")
+
+
+# insert_rows
+
+
+def test_inserted_rows_are_unobserved_time_points_in_their_place():
+    batch = as_series([([1.0, 3.0], [10, 30]), ([0.0, 1.0, 2.0], [0, NAN, 20])])
+    times = torch.tensor([[2.0, 0.5], [9.0, -1.0]], dtype=torch.float64)
+    wide, rows = insert_rows(batch, times)
+    SeriesBatch(wide.values, wide.times, wide.mask, wide.lengths)  # obeys every rule
+    assert wide.lengths.tolist() == [4, 5]
+    assert wide.times.tolist() == [[0.5, 1, 2, 3, 3], [-1, 0, 1, 2, 9]]
+    assert rows.tolist() == [[2, 0], [4, 0]]
+    assert wide.mask[..., 0].int().tolist() == [[0, 1, 0, 1, 0], [0, 1, 0, 1, 0]]
+    assert wide.values[wide.mask].tolist() == [10, 30, 0, 20]
+
+
+def test_inserting_and_leaving_out_the_inserted_gives_the_batch_back():
+    batch = as_series(random_cases(20))
+    generator = torch.Generator().manual_seed(0)
+    times = torch.rand(20, 4, generator=generator, dtype=torch.float64) * 2 - 0.5
+    wide, rows = insert_rows(batch, times)
+    torch.testing.assert_close(wide.times.gather(1, rows), times, rtol=0, atol=0)
+    assert not wide.observed.gather(1, rows).any() and wide.present.gather(1, rows).all()
+    old = torch.ones(20, wide.n_times, dtype=torch.bool).scatter(1, rows, False)
+    kept = SeriesBatch(
+        wide.values[old].view(batch.shape),
+        torch.where(batch.present, wide.times[old].view(20, -1), batch.times),
+        wide.mask[old].view(batch.shape),
+        batch.lengths,
+    )
+    assert_same(kept, batch)
+
+
+def test_a_time_that_is_there_gets_a_row_after_it():
+    batch = as_series([([0.0, 1.0], [1, 2])])
+    wide, rows = insert_rows(batch, torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64))
+    assert wide.times.tolist() == [[0, 0, 1, 1, 1]] and rows.tolist() == [[3, 1, 4]]
+    assert wide.observed.int().tolist() == [[1, 0, 1, 0, 0]]
+
+
+def test_inserting_nothing_changes_nothing_and_shapes_are_checked():
+    batch = as_series(random_cases(3))
+    same, rows = insert_rows(batch, torch.zeros(3, 0, dtype=torch.float64))
+    assert_same(same, batch)
+    assert rows.shape == (3, 0)
+    for times in (torch.zeros(3), torch.zeros(2, 1)):
+        with pytest.raises(ValueError, match=r"times has shape .*; wanted \(3, Q\)"):
+            insert_rows(batch, times)
 
 
 def test_the_module_itself_imports_neither_pandas_nor_sklearn():

@@ -17,9 +17,9 @@ class GRUODEEncoder(Encoder):
     """Sweeps over a series backwards in time, and forwards too unless told otherwise.
 
     Each sweep keeps a hidden state that flows between rows for as long as they are apart and is
-    updated by a GRU at rows where something was observed. The posterior over z0 is read off the
-    states after each sweep's last observation, the backward one carried on to time 0; the layout
-    of Rubanova et al. (2019), whose sweep is backwards only.
+    updated by a GRU, from values and mask, at rows where something was observed. The
+    posterior over z0 is read off the states after each sweep's last observation, the backward one
+    carried on to time 0; the layout of Rubanova et al. (2019), whose sweep is backwards only.
 
     Args:
         n_channels: C.
@@ -40,9 +40,10 @@ class GRUODEEncoder(Encoder):
     ) -> None:
         n_sweeps = 2 if bidirectional else 1
         super().__init__(n_channels, latent_dim, n_sweeps * hidden_dim)
-        self.backward_sweep = _Sweep(2 * n_channels, hidden_dim, recipe(hidden_dim))
+        n_inputs = 2 * n_channels  # values and mask
+        self.backward_sweep = _Sweep(n_inputs, hidden_dim, recipe(hidden_dim))
         self.forward_sweep = (
-            _Sweep(2 * n_channels, hidden_dim, recipe(hidden_dim)) if bidirectional else None
+            _Sweep(n_inputs, hidden_dim, recipe(hidden_dim)) if bidirectional else None
         )
         self.posterior = mlp(self.state_dim, 2 * latent_dim, width=hidden_dim)
 
@@ -96,9 +97,11 @@ class _Sweep(nn.Module):
         begun = observed.squeeze(-1).cummax(0).values
         gaps = gaps * F.pad(begun[:-1], (0, 0, 1, 0))
         path = []
-        for inputs, seen, gap in zip(self.from_input(rows), observed, gaps, strict=True):
-            state = self.drift(state, gap)
-            state = state + seen * (self._updated(inputs, state) - state)
+        drift = self.flow.stepper(gaps)
+        inputs = self.from_input(rows).split([2 * self.hidden_dim, self.hidden_dim], dim=-1)
+        for k, (gates, fresh, seen) in enumerate(zip(*inputs, observed, strict=True)):
+            state = drift(k, state)
+            state = state + seen * self._change(gates, fresh, state)
             path.append(state)
         states = torch.stack(path)
         last = len(rows) - 1 - observed.flip(0).argmax(0)
@@ -108,13 +111,12 @@ class _Sweep(nn.Module):
         """Flows each state (N, H) for its own time (N,)."""
         return self.flow(state, gap.unsqueeze(-1)).squeeze(-2)
 
-    def _updated(self, inputs: Tensor, state: Tensor) -> Tensor:
-        reset_in, update_in, fresh_in = inputs.chunk(3, dim=-1)
-        reset_state, update_state, fresh_state = self.from_state(state).chunk(3, dim=-1)
-        reset = torch.sigmoid(reset_in + reset_state)
-        update = torch.sigmoid(update_in + update_state)
-        fresh = torch.tanh(fresh_in + reset * fresh_state)
-        return fresh + update * (state - fresh)
+    def _change(self, gates: Tensor, fresh: Tensor, state: Tensor) -> Tensor:
+        """What a GRU adds to the state, given its inputs' share of the gates (N, 2H), (N, H)."""
+        n = self.hidden_dim
+        from_gates, from_fresh = self.from_state(state).split([2 * n, n], dim=-1)
+        reset, update = torch.sigmoid(gates + from_gates).split(n, dim=-1)
+        return update * (torch.tanh(torch.addcmul(fresh, reset, from_fresh)) - state)
 
 
 def _first_observed(batch: SeriesBatch) -> Tensor:

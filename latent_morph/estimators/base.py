@@ -130,8 +130,9 @@ class LatentODEBase(BaseEstimator):
     device: str
     random_state: Any
     verbose: int | bool
-    fitted_on_table_: bool
     callbacks: Sequence[Callback] | None
+
+    fitted_on_table_: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init_subclass__(**kwargs)
@@ -157,6 +158,8 @@ class LatentODEBase(BaseEstimator):
         elif table:  # series, unlike tables, are free to differ in length
             X = check_array(X, estimator=self, **rules)
         batch = as_series(X, dtype=torch.float64).to("cpu")
+        if not len(batch):
+            raise ValueError("X has no series; wanted at least one")
         if reset:
             self.fitted_on_table_ = table
             self.n_channels_ = batch.n_channels
@@ -202,6 +205,7 @@ class LatentODEBase(BaseEstimator):
         sample_weight: Data = None,
         class_weight: Tensor | None = None,
         keep: float | None = None,
+        target_points: int | None = None,
     ) -> Self:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learn, check = holdout(len(batch), self.validation_fraction, seed, strata, groups)
@@ -226,6 +230,7 @@ class LatentODEBase(BaseEstimator):
             patience=self.patience,
             kl_warmup=self.kl_warmup,
             keep=keep,
+            target_points=target_points,
             checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
             resume=self.resume,
         )
@@ -631,6 +636,8 @@ def is_table(X: Data) -> bool:
         return False
     if hasattr(X, "ndim"):
         return X.ndim < 3 and not (X.ndim == 1 and X.dtype == object)
+    if isinstance(X, (list, tuple)) and not X:
+        return False
     if isinstance(X, (list, tuple)):
         # Nested lists may be a table; arrays in a list are series that happen to be equally long.
         return all(isinstance(row, list) and len(row) == len(X[0]) for row in X) and not any(

@@ -229,6 +229,8 @@ class LatentODEClassifier(ClassifierBase):
         Channels of the series.
     n_features_in_ : int
         Columns of a 2-D X, otherwise the channels.
+    fitted_on_table_ : bool
+        Whether X was 2-D: a 2-D X asked about later must then have as many columns.
 
     Examples
     --------

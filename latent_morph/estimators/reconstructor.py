@@ -1,7 +1,7 @@
 """LatentODEReconstructor: series in, series at any times out; no labels."""
 
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -30,6 +30,10 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
     keep : float or None, default=None
         In training, show the encoder a fresh random share of each series' rows every time, and
         hold the reconstruction against all of them: learning to fill in. None shows everything.
+    target_points : int or None, default=100
+        In training, where `keep` or `y` make the target more than what is seen, hold the
+        reconstruction against about so many random rows of each series at a time: long series
+        then cost no more than short ones. None takes all.
 
     The other parameters and the attributes are those of `LatentODEClassifier`, as far as they do
     not speak of classes. `reconstruction_weight` and `kl_weight` of 1 make the loss the evidence
@@ -48,7 +52,8 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = COMMON_CONSTRAINTS | {
-        "keep": [Interval(Real, 0, 1, closed="right"), None]
+        "keep": [Interval(Real, 0, 1, closed="right"), None],
+        "target_points": [Interval(Integral, 1, None, closed="left"), None],
     }
 
     def __init__(
@@ -69,6 +74,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         kl_weight: float = 1.0,
         kl_warmup: float = 0.2,
         keep: float | None = None,
+        target_points: int | None = 100,
         time_origin: str = "case",
         optimizer: str = "adamw",
         learning_rate: float = 4e-3,
@@ -102,6 +108,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.kl_weight = kl_weight
         self.kl_warmup = kl_warmup
         self.keep = keep
+        self.target_points = target_points
         self.time_origin = time_origin
         self.optimizer = optimizer
         self.learning_rate = learning_rate
@@ -149,7 +156,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
                 f"{len(batch)} of {batch.n_channels} as X has"
             )
         return self._fit(
-            batch, target=target, groups=groups, sample_weight=sample_weight, keep=self.keep
+            batch,
+            target=target,
+            groups=groups,
+            sample_weight=sample_weight,
+            keep=self.keep,
+            target_points=self.target_points,
         )
 
     def predict(self, X: Data, times: Data = None) -> np.ndarray:

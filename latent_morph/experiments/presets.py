@@ -12,9 +12,10 @@ _DEFAULT: dict[str, dict[str, Any]] = {
     "periodic": {
         "keep": 0.05,
         "time_origin": "absolute",
-        "latent_dim": 10,
+        "latent_dim": 20,
+        # Five points say little: a strong prior would smooth away what they say.
+        "kl_weight": 0.03,
         "max_epochs": 400,
-        "validation_fraction": 0.1,
     },
     "activity": {"max_epochs": 40},
     "ecg": {"batch_size": 128, "max_epochs": 12},

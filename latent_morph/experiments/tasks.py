@@ -102,8 +102,11 @@ def _real_or_stand_in(
     except OSError as problem:
         if request.source == "real" or make is None:
             raise
-        reason = str(problem).splitlines()[0]
-        return make(), f"real file not to be had ({reason}); going on with a synthetic stand-in"
+        reason = str(problem).splitlines()[0].split(";")[0]
+        return make(), (
+            f"going on with a synthetic stand-in, since {reason} "
+            f"(--source real says where the file can go)"
+        )
 
 
 def _some(n_cases: int, wanted: int | None, seed: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The seam: everything that moves a latent state through time implements `Flow`."""
 
 import abc
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -53,6 +54,17 @@ class Flow(nn.Module, abc.ABC):
     def field(self, z: Tensor) -> Tensor:
         """The velocity dz/dt at each state: (..., D) to (..., D)."""
         return self._velocity(check_state("z", z, self.latent_dim))
+
+    def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
+        """For walking through gaps known in advance: `step(k, z)` flows `z` for `gaps[k]`.
+
+        Equal to `flow(z, gaps[k].unsqueeze(-1)).squeeze(-2)`, but what depends on the gaps alone
+        may be computed for all of them at once.
+
+        Args:
+            gaps: (K, ...) elapsed times; each `gaps[k]` has the batch axes of the states.
+        """
+        return lambda k, z: self(z, gaps[k].unsqueeze(-1)).squeeze(-2)
 
     @abc.abstractmethod
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """LinearFlow: the exact solution of z' = A z, learned through the eigenvalues of A."""
 
 import math
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -105,18 +106,33 @@ class LinearFlow(Flow):
             self.upper.triu(1) + self.upper.diagonal().exp().diag(),
         )
 
+    def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
+        """See `Flow.stepper`: exponentials and rotations of all gaps are computed together."""
+        factors = self._exponentials(gaps.detach().to(self.rate_parameter))
+        steps = list(zip(*(factor.unbind(0) for factor in factors), strict=True))
+        return lambda k, z: self.from_modes(self._evolved(self.to_modes(z), *steps[k]))
+
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        first, second, single = self._split(self.to_modes(z0).unsqueeze(-2))
+        modes = self.to_modes(z0).unsqueeze(-2)
+        return self.from_modes(self._evolved(modes, *self._exponentials(elapsed)))
+
+    def _exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(...) to exp(a t) cos(b t) and exp(a t) sin(b t) of the pairs, exp(a t) of the rest."""
         t = elapsed.unsqueeze(-1)
         growth = (self.rates * t).exp()
-        pair_growth, single_growth = growth.split([self.n_pairs, single.shape[-1]], dim=-1)
+        paired, single = growth.split([self.n_pairs, growth.shape[-1] - self.n_pairs], dim=-1)
         angle = self.frequencies * t
-        cos, sin = pair_growth * angle.cos(), pair_growth * angle.sin()
-        modes = torch.cat(
-            [cos * first - sin * second, sin * first + cos * second, single_growth * single],
-            dim=-1,
-        )
-        return self.from_modes(modes)
+        return paired * angle.cos(), paired * angle.sin(), single
+
+    def _evolved(self, modes: Tensor, cos: Tensor, sin: Tensor, growth: Tensor) -> Tensor:
+        first, second, single = self._split(modes)
+        turned = [
+            torch.addcmul(cos * first, sin, second, value=-1),
+            torch.addcmul(cos * second, sin, first),
+        ]
+        if single.shape[-1]:
+            turned.append(growth * single)
+        return torch.cat(turned, dim=-1)
 
     def _velocity(self, z: Tensor) -> Tensor:
         first, second, single = self._split(self.to_modes(z))

@@ -1,0 +1,20 @@
+"""Every example runs and ends in a picture."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+def test_example(script, tmp_path):
+    done = subprocess.run(
+        [sys.executable, script, "--max-epochs", "3", "--out", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("*.png")), done.stdout
