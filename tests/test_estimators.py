@@ -607,3 +607,15 @@ def test_says_when_it_is_not_fitted(kind, method, tmp_path):
 def test_refuses_parameters_by_name(wrong):
     with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
         LatentODEClassifier(**{**TINY, **wrong}).fit(*sines(4))
+
+
+def test_a_fit_that_was_broken_off_does_not_count():
+    def stop(history, settings):
+        raise KeyboardInterrupt
+
+    X = np.sin(np.arange(12.0) * np.ones((12, 1)))
+    model = LatentODEReconstructor(max_epochs=1, random_state=0).fit(X)
+    with pytest.raises(KeyboardInterrupt):
+        model.set_params(callbacks=[stop]).fit(X)
+    with pytest.raises(NotFittedError):
+        model.predict(X)

@@ -144,6 +144,10 @@ class LatentODEBase(BaseEstimator):
         tags.input_tags.allow_nan = True
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        # Written last: a fit that was broken off does not count.
+        return hasattr(self, "history_")
+
     # Input
 
     def _series(self, X: Data, *, reset: bool) -> SeriesBatch:
@@ -207,6 +211,7 @@ class LatentODEBase(BaseEstimator):
         keep: float | None = None,
         target_points: int | None = None,
     ) -> Self:
+        self.__dict__.pop("history_", None)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learn, check = holdout(len(batch), self.validation_fraction, seed, strata, groups)
         self.scaler_ = SeriesScaler(origin=self.time_origin).fit(

@@ -35,9 +35,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         reconstruction against about so many random rows of each series at a time: long series
         then cost no more than short ones. None takes all.
 
+    kl_weight : float, default=0.1
+        Weight of the posterior's divergence from a standard normal, per observed value. 1 makes
+        the loss the evidence lower bound, for honest samples; less reconstructs better.
+
     The other parameters and the attributes are those of `LatentODEClassifier`, as far as they do
-    not speak of classes. `reconstruction_weight` and `kl_weight` of 1 make the loss the evidence
-    lower bound per observed value.
+    not speak of classes; `reconstruction_weight` is 1.
 
     Examples
     --------
@@ -71,7 +74,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         decoder_depth: int = 1,
         noise_std: float | str = "learned",
         reconstruction_weight: float = 1.0,
-        kl_weight: float = 1.0,
+        kl_weight: float = 0.1,
         kl_warmup: float = 0.2,
         keep: float | None = None,
         target_points: int | None = 100,

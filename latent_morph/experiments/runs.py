@@ -200,7 +200,8 @@ def _draw_example(problem: Problem, estimator: Any, guess: Any) -> Any:  # noqa:
         observed=(times[shown], values[shown, channel]),
         channel_name=problem.channel_names[channel],
     )
-    axis.set_title(f"class {names[problem.test_y[case]]}, predicted {names[guess[case]]}")
+    text = f"class {names[problem.test_y[case]]}, predicted {names[guess[case]]}"
+    axis.set_title(text, loc="right", fontsize=10)  # the legend stands at the left
     return axis
 
 
