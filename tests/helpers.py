@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from latent_morph.bijections import Anchored, Bijection, Composed, Inverted, make_inn
-from latent_morph.encoders import Encoder, GRUODEEncoder
+from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
 from latent_morph.flows import FLOWS, METHODS, Flow, Recipe
 
 DIM = 3
@@ -84,6 +84,9 @@ ALL_ENCODERS: dict[str, Callable[[int, int, Recipe], Encoder]] = {
     ),
     "gru-ode-backward": lambda n_channels, latent_dim, recipe: GRUODEEncoder(
         n_channels, latent_dim, recipe, hidden_dim=4, bidirectional=False
+    ),
+    "morph": lambda n_channels, latent_dim, recipe: MorphEncoder(
+        n_channels, latent_dim, hidden_dim=4, layers=2
     ),
 }
 

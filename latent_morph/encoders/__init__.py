@@ -2,5 +2,6 @@
 
 from latent_morph.encoders.base import Encoder, Encoding
 from latent_morph.encoders.gru_ode import GRUODEEncoder
+from latent_morph.encoders.morph import MorphEncoder
 
-__all__ = ["Encoder", "Encoding", "GRUODEEncoder"]
+__all__ = ["Encoder", "Encoding", "GRUODEEncoder", "MorphEncoder"]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from latent_morph.checks import check_choice, check_count
 from latent_morph.decoders import HEADS, Decoder, PointHead, SeriesHead
-from latent_morph.encoders import Encoder, GRUODEEncoder
+from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
 from latent_morph.flows import FLOWS, Recipe
 from latent_morph.models import LatentODE, LatentOutput
 from latent_morph.objectives import Objective
@@ -42,7 +42,7 @@ from latent_morph.training import (
 
 logger = logging.getLogger("latent_morph")
 
-ENCODERS = ("gru-ode",)
+ENCODERS = ("gru-ode", "morph")
 # A fading memory: what lies further back than the span of a series counts for little.
 ENCODER_ODE_DEFAULTS: dict[str, dict[str, Any]] = {
     "linear": {"stable": True, "eigenvectors": "identity"},
@@ -301,6 +301,8 @@ class LatentODEBase(BaseEstimator):
         return LatentODE(encoder, flow, decoder, head)  # type: ignore[arg-type]
 
     def _build_encoder(self) -> Encoder:
+        if self.encoder == "morph":
+            return MorphEncoder(self.n_channels_, self.latent_dim, hidden_dim=self.hidden_dim)
         options = self.encoder_ode_options
         if options is None and isinstance(self.encoder_ode, str):
             options = ENCODER_ODE_DEFAULTS.get(self.encoder_ode)

@@ -141,8 +141,9 @@ class LatentODEClassifier(ClassifierBase):
         `(latent_dim, **options) -> Flow`.
     ode_options : dict, default=None
         Options of the recipe, for example `{"rtol": 1e-3}` for `"dopri5"`.
-    encoder : {"gru-ode"}, default="gru-ode"
-        How series are encoded: a GRU update at every observation, a flow between them.
+    encoder : {"gru-ode", "morph"}, default="gru-ode"
+        How series are encoded: by a GRU update at every observation with a flow between them, or
+        in closed form, by linear flows with jumps. The next three parameters are the former's.
     encoder_ode : str or callable, default="linear"
         The ODE of the encoder's hidden state between observations.
     encoder_ode_options : dict, default=None

@@ -1,0 +1,145 @@
+"""MorphEncoder: the encoder in closed form, linear flow with jumps, seen through a bijection."""
+
+import math
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from latent_morph.bijections import make_inn
+from latent_morph.checks import check_count
+from latent_morph.encoders.base import Encoder, Encoding
+from latent_morph.nn import mlp
+from latent_morph.recurrence import rotating_recurrence
+from latent_morph.series import SeriesBatch
+
+
+@final
+class MorphEncoder(Encoder):
+    """Layers of states that flow linearly between rows and jump at observations.
+
+    Between rows a layer's modes decay and rotate, z' = (a + ib) z with a < 0, which is solved
+    exactly for any gap; an observation adds to them. Such a recurrence needs no solver and no
+    gates, so that all of time costs a few operations a row. Both directions of time run together;
+    between layers stands a gated nonlinearity, and the last states are seen through a bijection,
+    as the trajectories of a `MorphFlow` are.
+
+    Args:
+        n_channels: C.
+        latent_dim: D.
+        hidden_dim: Size of the states; half as many modes run in each direction.
+        layers: How many.
+        warp_blocks: Coupling blocks of the bijection; 0 for none.
+    """
+
+    def __init__(
+        self,
+        n_channels: int,
+        latent_dim: int,
+        *,
+        hidden_dim: int = 64,
+        layers: int = 3,
+        warp_blocks: int = 2,
+    ) -> None:
+        super().__init__(n_channels, latent_dim, hidden_dim)
+        self.embed = nn.Linear(2 * n_channels + 1, hidden_dim)
+        stack = [_Layer(hidden_dim) for _ in range(check_count("layers", layers))]
+        self.layers = nn.ModuleList(stack)
+        self.warp = (
+            make_inn(hidden_dim, blocks=warp_blocks, width=hidden_dim // 2 + 1)
+            if warp_blocks
+            else nn.Identity()
+        )
+        n_known = hidden_dim + 4 * stack[-1].n_modes
+        self.posterior = mlp(n_known, 2 * latent_dim, width=hidden_dim)
+
+    def _encode(self, batch: SeriesBatch) -> Encoding:
+        seen = batch.mask.to(batch.values.dtype)
+        observed = batch.observed.to(seen).t().unsqueeze(-1)  # (T, N, 1)
+        since = _since_last_observation(batch).to(seen).unsqueeze(-1)
+        rows = self.embed(torch.cat([batch.values * seen, seen, since], dim=-1)).transpose(0, 1)
+        gaps = F.pad(batch.times.diff(dim=1), (1, 0)).to(seen).t()  # (T, N)
+        for layer in self.layers:
+            rows, forwards, backwards = layer(rows, observed, gaps)
+        rows = self.warp(rows)
+
+        # Only rows where something was observed speak of z0: a queried row must not move it.
+        first, last = _span(batch)
+        lead = batch.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(seen)
+        start = self.layers[-1].carried(_row(backwards, first), lead)  # type: ignore[operator]
+        mean_row = (rows * observed).sum(0) / observed.sum(0).clamp(min=1)
+        anything = observed.amax(0)
+        known = torch.cat([mean_row, start * anything, _row(forwards, last) * anything], dim=-1)
+        mean, spread = self.posterior(known).chunk(2, dim=-1)
+        return Encoding(mean, F.softplus(spread) + 1e-4, rows.transpose(0, 1))
+
+
+class _Layer(nn.Module):
+    """Modes in both directions of time, driven by the rows, then a gated residual update."""
+
+    def __init__(self, hidden_dim: int) -> None:
+        super().__init__()
+        self.n_modes = max(1, hidden_dim // 2)
+        # From a memory of the whole span to one of a hundredth; from no turn to as many.
+        octaves = torch.linspace(0.0, math.log(100.0), self.n_modes)
+        self.log_rates = nn.Parameter(octaves.repeat(2))
+        self.frequencies = nn.Parameter(
+            torch.pi * torch.linspace(0.0, 30.0, self.n_modes).repeat(2)
+        )
+        self.norm = nn.LayerNorm(hidden_dim)
+        self.drive = nn.Linear(hidden_dim, 4 * self.n_modes)
+        self.read = nn.Linear(4 * self.n_modes, hidden_dim)
+        self.gate = nn.Linear(hidden_dim, hidden_dim)
+
+    def forward(
+        self, rows: Tensor, observed: Tensor, gaps: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(T, N, H), (T, N, 1), (T, N) -> rows and both directions' states (T, N, 2 P)."""
+        normed = self.norm(rows)
+        ahead, back = (self.drive(normed) * observed).chunk(2, dim=-1)
+        # Backwards the rows come in reverse, and row k is reached over the gap before row k + 1.
+        back, flipped = back.flip(0), F.pad(gaps[1:].flip(0), (0, 0, 1, 0))
+        turns = zip(self._turns(gaps, 0), self._turns(flipped, 1), strict=True)
+        pushes = zip(ahead.chunk(2, dim=-1), back.chunk(2, dim=-1), strict=True)
+        # One loop serves both directions, side by side.
+        halves = rotating_recurrence(*(torch.cat(pair, dim=-1) for pair in (*turns, *pushes)))
+        (re, re_back), (im, im_back) = (half.chunk(2, dim=-1) for half in halves)
+        forwards = torch.cat([re, im], dim=-1)
+        backwards = torch.cat([re_back, im_back], dim=-1).flip(0)
+        update = self.read(torch.cat([forwards, backwards], dim=-1))
+        return rows + update * F.silu(self.gate(normed)), forwards, backwards
+
+    def _turns(self, gaps: Tensor, direction: int) -> tuple[Tensor, Tensor]:
+        """exp(a t) cos(b t) and exp(a t) sin(b t) of one direction's modes: (...) to (..., P)."""
+        chosen = slice(direction * self.n_modes, (direction + 1) * self.n_modes)
+        t = gaps.unsqueeze(-1)
+        decay = (-self.log_rates[chosen].exp() * t).exp()
+        angle = self.frequencies[chosen] * t
+        return decay * angle.cos(), decay * angle.sin()
+
+    def carried(self, state: Tensor, lead: Tensor) -> Tensor:
+        """A backward state (N, 2 P) flowed on for `lead` (N,), to time 0."""
+        cos, sin = self._turns(lead, 1)
+        re, im = state.chunk(2, dim=-1)
+        return torch.cat([cos * re - sin * im, sin * re + cos * im], dim=-1)
+
+
+def _since_last_observation(batch: SeriesBatch) -> Tensor:
+    """(N, T) time since an earlier row was observed, 0 before the first: how stale the past is."""
+    seen_at = torch.where(batch.observed, batch.times, -torch.inf).cummax(1).values
+    before = F.pad(seen_at[:, :-1], (1, 0), value=-torch.inf)
+    return torch.where(before.isfinite(), batch.times - before, 0.0)
+
+
+def _span(batch: SeriesBatch) -> tuple[Tensor, Tensor]:
+    """(N,) twice: the first and the last observed row of each series, 0 where there is none."""
+    observed = batch.observed.int()
+    first = observed.argmax(1)
+    last = batch.n_times - 1 - observed.flip(1).argmax(1)
+    return first, last
+
+
+def _row(states: Tensor, index: Tensor) -> Tensor:
+    """(T, N, S) at one row for each series: (N, S)."""
+    return states[index, torch.arange(states.shape[1], device=states.device)]
