@@ -61,7 +61,12 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
     run.add_argument(
         "--quick", action="store_true", help="a few series and epochs, to see everything work"
     )
-    run.add_argument("--seed", type=int, default=0, help="of split, start and training; default 0")
+    run.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of generated data, random splits, start and training; default 0",
+    )
     run.add_argument("--out", type=Path, default=Path("runs"), help="folder for results")
     run.add_argument(
         "--resume",
@@ -153,7 +158,15 @@ def plan(arguments: argparse.Namespace, ode: str, folder: Path) -> Run:
         given["keep"] = arguments.keep
     if arguments.quick:
         params["max_epochs"] = QUICK["max_epochs"]
-    return Run(arguments.dataset, ode, arguments.preset, arguments.seed, folder, params | given)
+    return Run(
+        arguments.dataset,
+        ode,
+        arguments.preset,
+        arguments.seed,
+        folder,
+        params | given,
+        arguments.argv,
+    )
 
 
 def load(arguments: argparse.Namespace) -> Problem:
@@ -161,6 +174,8 @@ def load(arguments: argparse.Namespace) -> Problem:
     n_cases = arguments.n_cases
     if n_cases is None and arguments.quick:
         n_cases = QUICK["n_cases"]
+    if arguments.data_home is not None and not arguments.data_home.is_dir():
+        raise UsageError(f"--data-home {arguments.data_home} is no folder")
     if n_cases is not None and n_cases < 20:
         raise UsageError(f"--n-cases must be at least 20, got {n_cases}")
     return TASKS[arguments.dataset].load(
@@ -192,10 +207,14 @@ def run_one(
     task: Task, run: Run, problem: Problem, arguments: argparse.Namespace
 ) -> tuple[Any, dict[str, Any]]:
     """Trains, scores, writes and draws one ODE."""
-    with Progress(f"{run.dataset} {run.ode}") as progress:
-        estimator, record = carry_out(
-            task, run, problem, resume=arguments.resume is not None, callbacks=[progress]
-        )
+    record = run.finished() if arguments.resume is not None else None
+    if record is not None:
+        estimator: Any = task.estimator.load(run.model)
+    else:
+        with Progress(f"{run.dataset} {run.ode}") as progress:
+            estimator, record = carry_out(
+                task, run, problem, resume=arguments.resume is not None, callbacks=[progress]
+            )
     figures = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"]["test"].items())
     result = (
         f"{described(problem, run.dataset)}, {run.ode}, {run.preset} preset, protocol "
@@ -227,13 +246,15 @@ def compare(
     for row in rows:
         spread = f"{row['integration_ms_mean']:.2f} ± {row['integration_ms_std']:.2f}"
         evaluations = "-" if row["field_evaluations"] is None else row["field_evaluations"]
+        ratio = "-" if row["ratio_to_morph"] is None else f"{row['ratio_to_morph']:.1f}"
         lines.append(
-            f"{row['ode']:<12} {row['score']:>14.4f} {spread:>20} {row['ratio_to_morph']:>9.1f} "
+            f"{row['ode']:<12} {row['score']:>14.4f} {spread:>20} {ratio:>9} "
             f"{evaluations:>12} {row['epochs']:>7}"
         )
     table = "\n".join([title, *lines])
     print(table, file=sys.stderr if arguments.json else sys.stdout, flush=True)
-    write_json(folder / "comparison.json", {"title": title, "rows": rows})
+    records = [record for _, record in done]
+    write_json(folder / "comparison.json", {"title": title, "rows": rows, "records": records})
     try:
         from latent_morph import plots
 
@@ -267,22 +288,40 @@ def execute(arguments: argparse.Namespace) -> int:
         f"{len(problem.test_X)} to test on; results go to {folder}"
     )
     try:
-        done = []
-        for ode in odes:
-            place = folder / ode if len(odes) > 1 else folder
-            place.mkdir(exist_ok=True)
-            done.append(run_one(task, plan(arguments, ode, place), problem, arguments))
+        done = run_all(task, odes, folder, problem, arguments)
+        if len(odes) > 1:
+            compare(task, problem, done, folder, arguments)
     except KeyboardInterrupt:
         say(f"\nInterrupted. Continue with: python run_models.py --resume {folder}")
         return 130
-    record: Any = done[0][1]
-    if len(odes) > 1:
-        rows = compare(task, problem, done, folder, arguments)
-        record = {"comparison": rows, "records": [each for _, each in done]}
     if arguments.json:
-        json.dump(read_json(folder / "record.json") if len(odes) == 1 else record, sys.stdout)
+        name = "record.json" if len(odes) == 1 else "comparison.json"
+        json.dump(read_json(folder / name), sys.stdout)
         print()
     return 0
+
+
+def run_all(
+    task: Task,
+    odes: Sequence[str],
+    folder: Path,
+    problem: Problem,
+    arguments: argparse.Namespace,
+) -> list[tuple[Any, dict[str, Any]]]:
+    """Each ODE in turn; of several, one that fails is reported and the others go on."""
+    done = []
+    for ode in odes:
+        place = folder / ode if len(odes) > 1 else folder
+        place.mkdir(exist_ok=True)
+        try:
+            done.append(run_one(task, plan(arguments, ode, place), problem, arguments))
+        except TrainingError as failure:
+            if len(odes) == 1:
+                raise
+            say(f"{ode} failed and is left out: {failure}")
+    if not done:
+        raise TrainingError("every ODE failed; the reasons are above")
+    return done
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -297,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, ValueError, TypeError) as problem:
         say(f"run_models.py: {problem}")
         return 2
-    except (OSError, IntegrationError, TrainingError) as problem:
+    except (OSError, ImportError, IntegrationError, TrainingError) as problem:
         say(f"run_models.py: {problem}")
         return 1
 

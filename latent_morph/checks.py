@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 
+class NotFiniteError(ValueError):
+    """A tensor holds NaN or infinity where numbers are needed."""
+
+
 def check_choice(name: str, value: object, known: Iterable[str]) -> str:
     """Returns `value` if it is one of `known`; the error lists them and guesses the likely one."""
     names = list(known)
@@ -50,10 +54,21 @@ def check_state(name: str, state: object, dim: int) -> Tensor:
     return state
 
 
+def check_device(name: str, device: str) -> torch.device:
+    """Returns `device` if torch can put a tensor there."""
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as problem:  # torch's ways to say so
+        reason = str(problem).splitlines()[0]
+        raise ValueError(f"{name} {device!r} cannot be used: {reason}") from problem
+
+
 def check_finite(name: str, tensor: Tensor) -> Tensor:
     """Returns `tensor` if it holds no NaN and no infinity."""
     # A traced graph has no values to look at.
     if not torch.compiler.is_compiling() and not torch.isfinite(tensor).all():
         bad = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"{name} must be finite, got {bad} NaN or infinite of {tensor.numel()}")
+        raise NotFiniteError(
+            f"{name} must be finite, got {bad} NaN or infinite of {tensor.numel()}"
+        )
     return tensor

@@ -44,14 +44,16 @@ class Decoder(nn.Module):
         if isinstance(noise_std, str):
             check_choice("noise_std", noise_std, ["learned"])
             self.log_std = nn.Parameter(torch.zeros(n_channels))
+            # Below a thousandth of a deviation the likelihood explodes and nothing is gained.
+            self.least = -7.0
         else:
             level = torch.full((n_channels,), check_positive("noise_std", noise_std))
             self.register_buffer("log_std", level.log())
+            self.least = -float("inf")
 
     def forward(self, z: Tensor) -> Emission:
         """z (..., D)."""
-        # Below a thousandth of a standard deviation the likelihood explodes and nothing is gained.
-        return Emission(self.network(z), self.log_std.clamp(min=-7.0).exp())
+        return Emission(self.network(z), self.log_std.clamp(min=self.least).exp())
 
 
 class PointHead(nn.Module):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from latent_morph.flows import SolverFlow
 from latent_morph.models import LatentODE
@@ -26,22 +27,30 @@ def interleaved(candidates: Mapping[str, Callable[[], Any]], *, repeats: int) ->
         call()  # the first call pays for imports, caches and allocations
     for _ in range(repeats):
         for name, call in candidates.items():
-            begin = time.perf_counter()
+            begin = _now()
             call()
-            taken[name].append(1e3 * (time.perf_counter() - begin))
+            taken[name].append(1e3 * (_now() - begin))
     return {name: Timing(float(np.mean(ms)), float(np.std(ms))) for name, ms in taken.items()}
 
 
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # a GPU's work is only queued when a call returns
+    return time.perf_counter()
+
+
 @torch.inference_mode()
-def time_parts(model: LatentODE, batch: SeriesBatch, *, repeats: int = 5) -> dict[str, Timing]:
-    """Times of the parts of a forward pass over one scaled batch."""
+def time_parts(
+    model: LatentODE, batch: SeriesBatch, times: Tensor, *, repeats: int = 5
+) -> dict[str, Timing]:
+    """Times of the parts of a forward pass: a scaled batch, decoded at `times` (N, Q)."""
     model.eval()
     z0 = model.encoder(batch).mean
-    trajectory = model.flow(z0, batch.times)
+    trajectory = model.flow(z0, times)
     return interleaved(
         {
             "encoder": lambda: model.encoder(batch),
-            "integration": lambda: model.flow(z0, batch.times),
+            "integration": lambda: model.flow(z0, times),
             "decoder": lambda: model.decoder(trajectory),
         },
         repeats=repeats,
@@ -50,24 +59,24 @@ def time_parts(model: LatentODE, batch: SeriesBatch, *, repeats: int = 5) -> dic
 
 @torch.inference_mode()
 def time_integrations(
-    models: Mapping[str, LatentODE], batch: SeriesBatch, *, repeats: int = 10
+    models: Mapping[str, LatentODE], batch: SeriesBatch, times: Tensor, *, repeats: int = 10
 ) -> dict[str, Timing]:
     """Times the generative ODE of several trained models on the same batch, interleaved."""
 
     def call(model: LatentODE) -> Callable[[], Any]:
         z0 = model.eval().encoder(batch).mean
-        return lambda: model.flow(z0, batch.times)
+        return lambda: model.flow(z0, times)
 
     return interleaved({name: call(model) for name, model in models.items()}, repeats=repeats)
 
 
 @torch.inference_mode()
-def field_evaluations(model: LatentODE, batch: SeriesBatch) -> int | None:
+def field_evaluations(model: LatentODE, batch: SeriesBatch, times: Tensor) -> int | None:
     """Evaluations of the vector field in one integration of the batch; None without a solver."""
     solvers = [part for part in model.flow.modules() if isinstance(part, SolverFlow)]
     if not solvers:
         return None
     z0 = model.eval().encoder(batch).mean
     before = sum(solver.field_evaluations for solver in solvers)
-    model.flow(z0, batch.times)
+    model.flow(z0, times)
     return sum(solver.field_evaluations for solver in solvers) - before

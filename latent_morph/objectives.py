@@ -29,6 +29,11 @@ def negative_log_likelihood(emission: Emission, values: Tensor, mask: Tensor) ->
     return (terms * mask).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1)
 
 
+def count_values(target: SeriesBatch) -> Tensor:
+    """(N,) how many values of each series were observed, at least 1."""
+    return target.mask.sum((1, 2)).clamp(min=1)
+
+
 def kl_from_standard_normal(encoding: Encoding) -> Tensor:
     """(N,) divergence of the posterior over z0 from a standard normal."""
     variance = encoding.std.square()
@@ -70,6 +75,7 @@ class Objective:
         kl_share: float = 1.0,
         class_weight: Tensor | None = None,
         case_weight: Tensor | None = None,
+        n_values: Tensor | None = None,
     ) -> Loss:
         """The loss of a batch.
 
@@ -80,8 +86,10 @@ class Objective:
             kl_share: Annealing: the share of `kl_weight` in force.
             class_weight: (K,) factors of the classes.
             case_weight: (N,) factors of the cases; 1 on average keeps the scale of the loss.
+            n_values: (N,) observed values of each series, if `target` is but a sample of them.
         """
-        n_values = target.mask.sum((1, 2)).clamp(min=1)
+        if n_values is None:
+            n_values = count_values(target)
         parts = {
             "nll": negative_log_likelihood(output.emission, target.values, target.mask),
             "kl": kl_from_standard_normal(output.encoding),

@@ -404,7 +404,7 @@ def _from_cases(cases: list[Data], dtype: torch.dtype) -> SeriesBatch:
         return SeriesBatch.concatenate(cases)
     if any(_is_pandas(case, "DataFrame", "Series") for case in cases):
         return _from_frames(cases, dtype)
-    if cases and all(_is_timed(case) for case in cases):
+    if cases and all(is_timed(case) for case in cases):
         return SeriesBatch.from_ragged(cases, dtype=dtype)
     values = [_as_rows(case, i) for i, case in enumerate(cases)]
     clock = np.arange(max((len(rows) for rows in values), default=0), dtype=np.float64)
@@ -507,7 +507,8 @@ def _reject(bad: np.ndarray, case: np.ndarray, complaint: str) -> None:
         raise ValueError(f"case {case[bad.argmax()]} {complaint}")
 
 
-def _is_timed(case: Data) -> bool:
+def is_timed(case: Data) -> bool:
+    """Whether a case is a pair `(times, values)`."""
     # Only a tuple can be a pair: a list or array of two is a series of two points.
     return isinstance(case, tuple) and len(case) == 2 and not np.isscalar(case[0])
 

@@ -10,23 +10,28 @@ import torch
 from latent_morph.series import SeriesBatch
 
 
-def thin(batch: SeriesBatch, keep: float, rng: np.random.RandomState) -> SeriesBatch:
+def thin(
+    batch: SeriesBatch, keep: float, rng: np.random.RandomState, *, most: int | None = None
+) -> SeriesBatch:
     """Keeps a random fraction of the rows of each case and packs them to the left.
 
     Args:
         batch: (N, T, C).
         keep: Fraction in (0, 1]. Case i keeps round(keep * length_i) rows, but at least one.
         rng: Source of randomness; not drawn from if everything is kept.
+        most: No case keeps more rows than this.
 
     Returns:
         (N, T', C) with T' the largest number of rows kept.
     """
     if isinstance(keep, bool) or not isinstance(keep, Real) or not 0 < keep <= 1:
         raise ValueError(f"keep is {keep!r}; wanted a fraction above 0 and at most 1")
-    if keep == 1:
+    if keep == 1 and (most is None or batch.n_times <= most):
         return batch
     lengths = batch.lengths.cpu().numpy()
     quota = np.maximum(np.rint(keep * lengths), 1).astype(np.int64)
+    if most is not None:
+        quota = np.minimum(quota, most)
     draw = rng.random_sample((batch.n_cases, batch.n_times)).astype(np.float32)
     draw[~batch.present.cpu().numpy()] = 2.0  # padding comes last in the draw
     width = int(quota.max(initial=1))

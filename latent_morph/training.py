@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from latent_morph.checks import check_choice
+from latent_morph.checks import NotFiniteError, check_choice
+from latent_morph.flows import IntegrationError
 from latent_morph.models import LatentODE
-from latent_morph.objectives import Objective
+from latent_morph.objectives import Objective, count_values
 from latent_morph.records import atomic_path
 from latent_morph.series import SeriesBatch
 from latent_morph.thinning import thin
@@ -41,16 +42,16 @@ class TrainingError(RuntimeError):
 class Settings:
     """How to train; the estimators' parameters of the same names say what each means."""
 
-    optimizer: str = "adamw"
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-4
-    schedule: str = "one-cycle"
-    gradient_clip: float | None = 1.0
-    batch_size: int = 128
-    max_epochs: int = 50
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    schedule: str
+    gradient_clip: float | None
+    batch_size: int
+    max_epochs: int
     budget: float | None = None
     patience: int | None = None
-    kl_warmup: float = 0.2
+    kl_warmup: float = 0.0
     keep: float | None = None
     target_points: int | None = None
     checkpoint: Path | None = None
@@ -205,12 +206,16 @@ def _epoch(
         if settings.keep is not None:
             target = seen if target is None else target
             seen = thin(seen, settings.keep, state.random)
-        if target is not None and settings.target_points is not None:
-            target = thin(target, min(1.0, settings.target_points / target.n_times), state.random)
+        n_values = count_values(seen if target is None else target)
+        if target is not None:
+            target = thin(target, 1.0, state.random, most=settings.target_points)
         share = 1.0 if settings.kl_warmup <= 0 else min(1.0, progress / settings.kl_warmup)
-        output = model(
-            seen, None if target is None else target.times, sample=True, generator=generator
-        )
+        where = f"in epoch {len(state.history.rows) + 1}, batch {number} of {len(batches)}"
+        times = None if target is None else target.times
+        try:
+            output = model(seen, times, sample=True, generator=generator)
+        except (NotFiniteError, IntegrationError) as problem:
+            raise TrainingError(f"{problem} ({where})") from problem
         loss = objective(
             output,
             seen if target is None else target,
@@ -218,8 +223,8 @@ def _epoch(
             kl_share=share,
             class_weight=class_weight,
             case_weight=examples.weight,
+            n_values=n_values,
         )
-        where = f"in epoch {len(state.history.rows) + 1}, batch {number} of {len(batches)}"
         _check_number("loss", loss.total, where)
         state.optimiser.zero_grad(set_to_none=True)
         loss.total.backward()

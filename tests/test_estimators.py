@@ -619,3 +619,29 @@ def test_a_fit_that_was_broken_off_does_not_count():
         model.set_params(callbacks=[stop]).fit(X)
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+def test_a_target_may_come_in_any_form_of_series():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    times = np.sort(rng.uniform(0, 3, (12, 8)))
+    seen = [(t[::2], np.exp(-t[::2])) for t in times]
+    whole = [(t, np.exp(-t)) for t in times]
+    frames = [pd.DataFrame({"x": values}, index=t) for t, values in whole]
+    losses = [
+        LatentODEReconstructor(max_epochs=1, random_state=0).fit(seen, y).history_[0]["train_loss"]
+        for y in (whole, frames, as_series(whole), None)
+    ]
+    assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-4)
+    assert losses[3] != pytest.approx(losses[0], rel=1e-4)
+
+
+def test_an_unusable_device_is_named():
+    with pytest.raises(ValueError, match="device 'warp' cannot be used"):
+        LatentODEReconstructor(device="warp").fit(np.ones((3, 4)))
+
+
+def test_resuming_needs_a_seed(tmp_path):
+    model = LatentODEReconstructor(resume=True, checkpoint=tmp_path / "c.pt")
+    with pytest.raises(ValueError, match="resume needs an integer random_state, got None"):
+        model.fit(np.ones((3, 4)))

@@ -9,7 +9,9 @@ import pytest
 import run_models
 from latent_morph import FLOWS, LatentODEPointClassifier, LatentODEReconstructor
 from latent_morph.experiments import progress, report, tasks
+from latent_morph.experiments.runs import timed_query
 from latent_morph.experiments.tasks import TASKS
+from latent_morph.training import TrainingError
 from run_models import COMPARED, main
 
 SMALL = ["--hidden-dim", "8", "--latent-dim", "4", "--decoder-width", "8"]
@@ -238,3 +240,44 @@ def test_report_lists_the_runs_of_a_folder(tmp_path, capsys):
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert len(rows) == 4 and {len(row) for row in rows if len(row) > 1} == {len(report.COLUMNS)}
     assert rows[2][0] == "| ecg" and rows[3][7].startswith("mse 0.")
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path, capsys):
+    run("--json", out=tmp_path)
+    folder = tmp_path / "periodic-morph"
+    before = (folder / "record.json").read_bytes()
+    capsys.readouterr()
+    assert main(["--resume", str(folder), "--json"]) == 0
+    assert (folder / "record.json").read_bytes() == before
+    assert json.loads(capsys.readouterr().out) == json.loads(before)
+
+
+def test_periodic_is_timed_at_all_of_its_times(tmp_path):
+    problem = TASKS["periodic"].load(tasks.Request(n_cases=40, n_times=60))
+    estimator = LatentODEReconstructor(max_epochs=1, keep=0.1, random_state=0, hidden_dim=4)
+    estimator.fit(problem.train_X)
+    batch, times = timed_query(estimator, problem)
+    assert batch.n_times == 3 and times.shape == (8, 60)
+    assert float(times.max()) == pytest.approx(1.0, abs=0.05)
+
+
+def test_one_failing_ode_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
+    whole = run_models.run_one
+
+    def fragile(task, run_, problem, arguments):
+        if run_.ode == "euler":
+            raise TrainingError("the loss is nan in epoch 1, batch 1 of 1")
+        return whole(task, run_, problem, arguments)
+
+    monkeypatch.setattr(run_models, "run_one", fragile)
+    monkeypatch.setattr(run_models, "COMPARED", ("morph", "euler", "linear"))
+    assert run("--ode", "all", "--n-cases", "30", "--n-times", "20", out=tmp_path) == 0
+    printed = capsys.readouterr()
+    assert "euler failed and is left out: the loss is nan" in printed.err
+    table = printed.out[printed.out.index("ODE") :].splitlines()[1:]
+    assert [line.split()[0] for line in table] == ["morph", "linear"]
+
+
+def test_a_data_home_that_is_no_folder(tmp_path, capsys):
+    assert main(["--dataset", "activity", "--data-home", str(tmp_path / "no")]) == 2
+    assert "is no folder" in capsys.readouterr().err

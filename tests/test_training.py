@@ -22,7 +22,16 @@ from latent_morph.training import (
     train,
 )
 
-QUICK = Settings(max_epochs=4, batch_size=4, learning_rate=0.02)
+QUICK = Settings(
+    optimizer="adamw",
+    learning_rate=0.02,
+    weight_decay=1e-4,
+    schedule="one-cycle",
+    gradient_clip=1.0,
+    batch_size=4,
+    max_epochs=4,
+    kl_warmup=0.2,
+)
 
 
 def build():

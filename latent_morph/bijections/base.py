@@ -1,4 +1,4 @@
-"""The abstract bijection, its laws, and the two ways to build one from another."""
+"""The abstract bijection, its laws, and the ways to build one from another."""
 
 import abc
 from typing import final

@@ -195,7 +195,9 @@ def _verify(found: Found, contents: Iterable[bytes]) -> None:
 
 def _download(source: Source, home: Path | None, wanted: str, advice: str) -> Found:
     if home is None:
-        raise OSError(f"{wanted} cannot be downloaded: no data home can be written; {advice}")
+        raise FileNotFoundError(
+            f"{wanted} cannot be downloaded: no data home can be written; {advice}"
+        )
     folder = home / source.dataset
     assert source.url is not None
     try:
@@ -208,7 +210,7 @@ def _download(source: Source, home: Path | None, wanted: str, advice: str) -> Fo
                 n_retries=0,  # retries only warn and wait where there is no network
             )
     except (OSError, HTTPException) as error:
-        raise OSError(f"{wanted} could not be downloaded ({error}); {advice}") from error
+        raise FileNotFoundError(f"{wanted} could not be downloaded ({error}); {advice}") from error
     return Found(source, Path(path), downloaded=True)
 
 

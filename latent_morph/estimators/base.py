@@ -20,7 +20,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, nn
 
-from latent_morph.checks import check_choice, check_count
+from latent_morph.checks import check_choice, check_count, check_device
 from latent_morph.decoders import HEADS, Decoder, PointHead, SeriesHead
 from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
 from latent_morph.flows import FLOWS, Recipe
@@ -165,6 +165,7 @@ class LatentODEBase(BaseEstimator):
         if not len(batch):
             raise ValueError("X has no series; wanted at least one")
         if reset:
+            self.__dict__.pop("history_", None)  # what was fitted before no longer holds
             self.fitted_on_table_ = table
             self.n_channels_ = batch.n_channels
             self.n_features_in_ = X.shape[1] if table else batch.n_channels
@@ -211,7 +212,10 @@ class LatentODEBase(BaseEstimator):
         keep: float | None = None,
         target_points: int | None = None,
     ) -> Self:
-        self.__dict__.pop("history_", None)
+        check_device("device", self.device)
+        if self.resume and not isinstance(self.random_state, Integral):
+            # Another seed would hold out other cases, some of them learned from before.
+            raise ValueError(f"resume needs an integer random_state, got {self.random_state!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learn, check = holdout(len(batch), self.validation_fraction, seed, strata, groups)
         self.scaler_ = SeriesScaler(origin=self.time_origin).fit(
@@ -223,6 +227,8 @@ class LatentODEBase(BaseEstimator):
         examples = Examples(self._scale(batch), target, labels, weight).to(self.device)
         with seeded(seed):
             self.model_ = self._build(n_classes).to(self.device)
+        if class_weight is not None:
+            class_weight = class_weight.to(self.device)
         settings = Settings(
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
@@ -244,9 +250,9 @@ class LatentODEBase(BaseEstimator):
             self._objective(),
             examples[learn],
             examples[check] if len(check) else None,
-            self._validation_score,
+            lambda model, part: self._validation_score(model, part, class_weight),
             settings,
-            class_weight=None if class_weight is None else class_weight.to(self.device),
+            class_weight=class_weight,
             seed=seed,
             callbacks=self._callbacks(),
         )
@@ -276,7 +282,10 @@ class LatentODEBase(BaseEstimator):
             classification_weight=getattr(self, "classification_weight", 0.0),
         )
 
-    def _validation_score(self, model: LatentODE, examples: Examples) -> float:
+    def _validation_score(
+        self, model: LatentODE, examples: Examples, class_weight: Tensor | None
+    ) -> float:
+        """What picks the best epoch, higher being better."""
         raise NotImplementedError
 
     def _build(self, n_classes: int) -> LatentODE:

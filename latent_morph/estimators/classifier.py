@@ -118,6 +118,11 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
         return torch.from_numpy(factors.astype(np.float32))
 
+    def _validation_score(
+        self, model: LatentODE, examples: Examples, class_weight: Tensor | None
+    ) -> float:
+        return accuracy(model, examples, class_weight, self.batch_size)
+
     def _extra_config(self) -> dict[str, Any]:
         return {"classes": self.classes_.tolist(), "classes_dtype": self.classes_.dtype.str}
 
@@ -202,11 +207,11 @@ class LatentODEClassifier(ClassifierBase):
     resume : bool, default=False
         Continue from the checkpoint if it exists.
     device : str, default="cpu"
-        Where to compute.
+        Where to compute: "cpu" or a CUDA device.
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
-        Log a line an epoch, through `logging`.
+        Log a line an epoch, through `logging`: `logging.basicConfig(level="INFO")` shows them.
     callbacks : sequence of callable, default=None
         Called as `callback(history, settings)` after every epoch; not saved with the model.
 
@@ -292,9 +297,6 @@ class LatentODEClassifier(ClassifierBase):
         best = self.predict_proba(X).argmax(-1)
         return self.classes_[best]
 
-    def _validation_score(self, model: LatentODE, examples: Examples) -> float:
-        return point_accuracy(model, examples, self.batch_size)
-
 
 def class_logits(output: LatentOutput) -> Tensor:
     """The logits of a model that has a head."""
@@ -303,15 +305,23 @@ def class_logits(output: LatentOutput) -> Tensor:
     return output.logits
 
 
-def point_accuracy(model: LatentODE, examples: Examples, batch_size: int) -> float:
-    """Share of labels, of series or of time points, that the likeliest class gets right."""
-    right = total = 0
+def accuracy(
+    model: LatentODE, examples: Examples, class_weight: Tensor | None, batch_size: int
+) -> float:
+    """Share of labels, of series or of time points, that the likeliest class gets right.
+
+    Labels count as their classes do in training: with balanced classes it is balanced accuracy.
+    """
+    right = total = 0.0
     size = max(batch_size, 256)
     for start in range(0, len(examples), size):
         part = examples[slice(start, start + size)].trimmed()
         if part.labels is None:
             raise ValueError("accuracy needs labels, got None")
-        labelled = part.labels >= 0
-        right += int(((class_logits(model(part.seen)).argmax(-1) == part.labels) & labelled).sum())
-        total += int(labelled.sum())
-    return right / max(total, 1)
+        weight = (part.labels >= 0).double()
+        if class_weight is not None:
+            weight = weight * class_weight.double()[part.labels.clamp(min=0)]
+        hit = class_logits(model(part.seen)).argmax(-1) == part.labels
+        right += float((weight * hit).sum())
+        total += float(weight.sum())
+    return right / total if total else 0.0

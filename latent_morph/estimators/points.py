@@ -9,10 +9,8 @@ from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
 from latent_morph.decoders import PointHead
-from latent_morph.estimators.classifier import ClassifierBase, class_logits, point_accuracy
-from latent_morph.models import LatentODE
-from latent_morph.series import Data, SeriesBatch, insert_rows
-from latent_morph.training import Examples
+from latent_morph.estimators.classifier import ClassifierBase, class_logits
+from latent_morph.series import Data, SeriesBatch, insert_rows, is_timed
 
 
 class LatentODEPointClassifier(ClassifierBase):
@@ -138,9 +136,6 @@ class LatentODEPointClassifier(ClassifierBase):
             answers[chosen, : part.shape[1]] = part.cpu()
         return answers
 
-    def _validation_score(self, model: LatentODE, examples: Examples) -> float:
-        return point_accuracy(model, examples, self.batch_size)
-
     def _extra_config(self) -> dict[str, Any]:
         return super()._extra_config() | {"one_label_a_series": self.one_label_a_series_}
 
@@ -171,10 +166,10 @@ def label_rows(y: Data, batch: SeriesBatch) -> tuple[list[np.ndarray], bool]:
 
 def check_sorted(X: Data) -> None:
     """Refuses times out of order: `as_series` sorts the rows of a series, but not its labels."""
-    if not isinstance(X, (list, tuple, np.ndarray)):
+    if not isinstance(X, (list, tuple)):
         return
     for case, series in enumerate(X):
-        if isinstance(series, tuple):
+        if is_timed(series):
             times = np.asarray(series[0])
         elif hasattr(series, "iloc"):  # pandas
             times = np.asarray(series.index)

@@ -10,6 +10,7 @@ import torch
 from sklearn.base import TransformerMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from latent_morph.estimators.base import COMMON_CONSTRAINTS, LatentODEBase, is_table
 from latent_morph.flows import Recipe
@@ -40,7 +41,8 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         the loss the evidence lower bound, for honest samples; less reconstructs better.
 
     The other parameters and the attributes are those of `LatentODEClassifier`, as far as they do
-    not speak of classes; `reconstruction_weight` is 1.
+    not speak of classes, with defaults that differ in `reconstruction_weight` (1), `weight_decay`
+    (1e-4) and `max_epochs` (100).
 
     Examples
     --------
@@ -150,14 +152,8 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self._validate_params()
         batch = self._series(X, reset=True)
         target = target_series(y)
-        if target is not None and (len(target), target.n_channels) != (
-            len(batch),
-            batch.n_channels,
-        ):
-            raise ValueError(
-                f"y has {len(target)} series of {target.n_channels} channels, wanted "
-                f"{len(batch)} of {batch.n_channels} as X has"
-            )
+        if target is not None:
+            check_targets(target, batch)
         return self._fit(
             batch,
             target=target,
@@ -185,6 +181,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         batch = self._series(X, reset=False)
         truth = target_series(y)
         truth = batch if truth is None else truth
+        check_targets(truth, batch)
         guess = torch.from_numpy(self.reconstruct(batch, truth.times.numpy(), n_samples=0))
         return -float((guess - truth.values)[truth.mask].square().mean())
 
@@ -198,7 +195,10 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         check_is_fitted(self)
         return np.array([f"z{i}" for i in range(self.latent_dim)], dtype=object)
 
-    def _validation_score(self, model: LatentODE, examples: Examples) -> float:
+    def _validation_score(
+        self, model: LatentODE, examples: Examples, class_weight: Tensor | None
+    ) -> float:
+        """Minus the mean squared error, in the units of the data."""
         random = np.random.RandomState(0)
         total = count = 0.0
         size = max(self.batch_size, 256)
@@ -207,6 +207,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
             target = part.seen if part.target is None else part.target
             seen = part.seen if self.keep is None else thin(part.seen, self.keep, random)
             error = model(seen, target.times).emission.mean - target.values
+            error = self.scaler_.inverse_scale(error)
             total += float(error[target.mask].square().sum())
             count += float(target.mask.sum())
         return -total / max(count, 1.0)
@@ -214,10 +215,18 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
 
 def target_series(y: Data) -> SeriesBatch | None:
     """`y` as series if it is any; labels and the like, which transformers ignore, give None."""
-    if isinstance(y, SeriesBatch):
-        return y
-    if isinstance(y, (list, tuple)) and len(y) and isinstance(y[0], tuple):
-        return as_series(y, dtype=torch.float64)
-    if isinstance(y, np.ndarray) and y.ndim == 3:
-        return as_series(y, dtype=torch.float64)
-    return None
+    if y is None or (hasattr(y, "ndim") and y.ndim < 3):
+        return None
+    if isinstance(y, (list, tuple)) and (not len(y) or np.isscalar(y[0])):
+        return None
+    return as_series(y, dtype=torch.float64).to("cpu")
+
+
+def check_targets(target: SeriesBatch, batch: SeriesBatch) -> None:
+    """Raises unless `target` has the series and channels of `batch`."""
+    came, wanted = (target.n_cases, target.n_channels), (batch.n_cases, batch.n_channels)
+    if came != wanted:
+        raise ValueError(
+            f"y has {came[0]} series of {came[1]} channels, wanted {wanted[0]} of {wanted[1]} "
+            f"as X has"
+        )

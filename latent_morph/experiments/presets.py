@@ -23,7 +23,8 @@ _DEFAULT: dict[str, dict[str, Any]] = {
 }
 
 # The paper follows the repository of Rubanova et al. (2019). It counts a network's layers without
-# the first, so that its "one layer" is two hidden layers here.
+# the first, so that its "one layer" is two hidden layers here. Its GRU computes its gates by small
+# networks of their own (100 and 50 units); ours are linear, and `hidden_dim` is the state's size.
 _SHARED: dict[str, Any] = {
     "bidirectional": False,
     "encoder_ode": "euler",
@@ -53,6 +54,8 @@ _PAPER: dict[str, dict[str, Any]] = {
         "hidden_dim": 20,
         "encoder_ode_options": {"units": 100, "layers": 2},
         "keep": 0.05,
+        "target_points": None,
+        "kl_weight": 1.0,
         "time_origin": "absolute",
         "max_epochs": 500,
     },

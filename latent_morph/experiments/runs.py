@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from latent_morph.checks import check_device
 from latent_morph.diagnostics import Timing, field_evaluations, time_integrations, time_parts
-from latent_morph.estimators.base import LatentODEBase
+from latent_morph.estimators.base import LatentODEBase, resolve_flow
 from latent_morph.experiments.tasks import Problem, Task
-from latent_morph.records import versions, write_csv, write_json
+from latent_morph.records import read_json, versions, write_csv, write_json
 from latent_morph.series import SeriesBatch
 
 TIMED_CASES = 50  # the batch of the paper's timings
@@ -28,9 +30,20 @@ class Run:
     folder: Path
     params: dict[str, Any]
 
+    command: list[str]
+
     @property
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint.pt"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model.safetensors"
+
+    def finished(self) -> dict[str, Any] | None:
+        """The record, if the run has been carried out already."""
+        path = self.folder / "record.json"
+        return read_json(path) if path.exists() else None
 
 
 def make_estimator(task: Task, run: Run, *, resume: bool, callbacks: Sequence[Any]) -> Any:  # noqa: ANN401
@@ -43,6 +56,9 @@ def make_estimator(task: Task, run: Run, *, resume: bool, callbacks: Sequence[An
         callbacks=list(callbacks),
     )
     estimator._validate_params()
+    check_device("device", estimator.device)
+    # Options that no flow takes are found here, not after the data were loaded.
+    resolve_flow(estimator.ode, estimator.ode_options, "ode")(estimator.latent_dim)
     return estimator
 
 
@@ -53,9 +69,9 @@ def carry_out(
     estimator = make_estimator(task, run, resume=resume, callbacks=callbacks)
     estimator.fit(problem.train_X, problem.train_y, groups=problem.groups)
     record = make_record(task, run, problem, estimator)
-    estimator.save(run.folder / "model.safetensors")
     write_csv(run.folder / "history.csv", estimator.history_)
-    write_json(run.folder / "record.json", record)
+    estimator.save(run.model)
+    write_json(run.folder / "record.json", record)  # last: its presence says that all is there
     run.checkpoint.unlink(missing_ok=True)  # the run is complete: nothing is left to continue
     return estimator, record
 
@@ -70,8 +86,9 @@ def make_record(
     best = estimator.history_[estimator.best_epoch_ - 1]
     validation = best.get("validation_score")
     if validation is not None and task.metric == "mse":
-        validation = -validation  # in scaled units; the test's is in the units of the data
-    batch = timed_batch(estimator, problem.test_X)
+        validation = -validation
+    batch, times = timed_query(estimator, problem)
+    parts = time_parts(estimator.model_, batch, times)
     seconds = [row["seconds"] for row in estimator.history_]
     params = estimator.get_params(deep=False)
     for name in ("random_state", "checkpoint", "resume", "callbacks", "verbose"):
@@ -97,22 +114,25 @@ def make_record(
             "epoch_s": {"mean": float(np.mean(seconds)), "std": float(np.std(seconds))},
             "batch_of": len(batch),
             "threads": torch.get_num_threads(),
-            **{
-                name: timing._asdict()
-                for name, timing in time_parts(estimator.model_, batch).items()
-            },
+            **{name: timing._asdict() for name, timing in parts.items()},
         },
-        "field_evaluations": field_evaluations(estimator.model_, batch),
+        "field_evaluations": field_evaluations(estimator.model_, batch, times),
         "n_parameters": sum(p.numel() for p in estimator.model_.parameters()),
         "params": params,
+        "command": run.command,
         "versions": versions(),
         "note": problem.note,
     }
 
 
-def timed_batch(estimator: Any, X: SeriesBatch) -> SeriesBatch:  # noqa: ANN401
-    """The scaled test series on which times are taken."""
-    return estimator.scaler_.transform(X[:TIMED_CASES]).trim().to(estimator.device)
+def timed_query(estimator: Any, problem: Problem) -> tuple[SeriesBatch, Tensor]:  # noqa: ANN401
+    """Scaled test series and the (N, Q) times they are decoded at, on which clocks are run."""
+    seen = problem.test_X[:TIMED_CASES]
+    batch = estimator._scale(seen).trim().to(estimator.device)
+    if not isinstance(problem.test_y, SeriesBatch):
+        return batch, batch.times
+    asked = problem.test_y[:TIMED_CASES].times
+    return batch, estimator.scaler_.scale_times(asked, seen.times[:, 0]).to(estimator.device)
 
 
 def draw(task: Task, run: Run, problem: Problem, estimator: Any) -> list[Path]:  # noqa: ANN401
@@ -210,9 +230,9 @@ def comparison(
 ) -> list[dict[str, Any]]:
     """Rows of a table like the paper's: score and integration time of each ODE, interleaved."""
     estimators = {record["ode"]: estimator for estimator, record in done}
-    batch = timed_batch(next(iter(estimators.values())), problem.test_X)
+    batch, times = timed_query(next(iter(estimators.values())), problem)
     timings: dict[str, Timing] = time_integrations(
-        {name: estimator.model_ for name, estimator in estimators.items()}, batch
+        {name: estimator.model_ for name, estimator in estimators.items()}, batch, times
     )
     reference = timings["morph"].mean_ms if "morph" in timings else None
     return [

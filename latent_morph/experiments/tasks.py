@@ -85,6 +85,8 @@ class Task:
         }
         if len(estimator.classes_) == 2 and len(np.unique(truth)) == 2:
             figures["roc_auc"] = float(roc_auc_score(truth, probabilities[..., 1].ravel()))
+        error = estimator.reconstruct(X, n_samples=0) - X.values.numpy()
+        figures["mse"] = float(np.square(error[X.mask.numpy()]).mean())
         return figures
 
 
@@ -99,7 +101,7 @@ def _real_or_stand_in(
         return make(), "generated stand-in, as asked for"
     try:
         return fetch(), ""
-    except OSError as problem:
+    except FileNotFoundError as problem:
         if request.source == "real" or make is None:
             raise
         reason = str(problem).splitlines()[0].split(";")[0]
