@@ -23,6 +23,8 @@ COMPARED = ("morph", "morph-real", "linear", "euler", "midpoint", "rk4", "dopri5
 # Parameters that the command has its own words for.
 OWN_WORDS = {"ode", "random_state", "checkpoint", "resume", "callbacks", "verbose"}
 QUICK = {"n_cases": 120, "max_epochs": 2}
+# Without any argument: something to see within a minute or so.
+FIRST_LOOK = ["--dataset", "periodic", "--ode", "morph", "--budget", "50"]
 
 
 class UsageError(Exception):
@@ -132,6 +134,9 @@ def _value(text: str) -> Any:  # noqa: ANN401
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; those of an interrupted run where one is to be continued."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        say(f"No arguments: a first look, as with {' '.join(FIRST_LOOK)} (--help for more)")
+        words = FIRST_LOOK
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--dataset", default="periodic")
     dataset = first.parse_known_args(words)[0].dataset

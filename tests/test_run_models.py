@@ -281,3 +281,9 @@ def test_one_failing_ode_does_not_stop_the_others(tmp_path, capsys, monkeypatch)
 def test_a_data_home_that_is_no_folder(tmp_path, capsys):
     assert main(["--dataset", "activity", "--data-home", str(tmp_path / "no")]) == 2
     assert "is no folder" in capsys.readouterr().err
+
+
+def test_no_arguments_mean_a_first_look_of_a_minute(tmp_path, capsys):
+    arguments = run_models.parse([])
+    assert "No arguments: a first look" in capsys.readouterr().err
+    assert (arguments.dataset, arguments.ode, arguments.budget) == ("periodic", "morph", 50)

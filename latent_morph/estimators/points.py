@@ -57,11 +57,11 @@ class LatentODEPointClassifier(ClassifierBase):
         self._validate_params()
         self._check_target(y)
         batch = self._series(X, reset=True)
-        rows, self.one_label_a_series_ = label_rows(y, batch)
+        labels, self.one_label_a_series_ = flat_labels(y, batch)
         if not self.one_label_a_series_:
             check_sorted(X)
         codes = torch.full(batch.values.shape[:2], -1, dtype=torch.int64)
-        flat = self._encode_labels(np.concatenate(rows))
+        flat = self._encode_labels(labels)
         codes[batch.present] = torch.from_numpy(flat)
         return self._fit(
             batch,
@@ -120,13 +120,12 @@ class LatentODEPointClassifier(ClassifierBase):
             return float(super().score(X, y, sample_weight))
         check_sorted(X)
         batch = self._series(X, reset=False)
-        rows, _ = label_rows(y, batch)
-        guesses = self.predict(batch)
-        right = np.concatenate([guess == row for guess, row in zip(guesses, rows, strict=True)])
+        labels, _ = flat_labels(y, batch)
+        best = self._probabilities(self._scale(batch)).argmax(-1)[batch.present]
         weight = None
         if sample_weight is not None:
-            weight = np.repeat(np.asarray(sample_weight), [len(row) for row in rows])
-        return float(np.average(right, weights=weight))
+            weight = np.repeat(np.asarray(sample_weight), batch.lengths.numpy())
+        return float(np.average(self.classes_[best.numpy()] == labels, weights=weight))
 
     def _probabilities(self, batch: SeriesBatch) -> Tensor:
         """(N, T, K) for scaled series; what stands in padding means nothing."""
@@ -144,16 +143,17 @@ class LatentODEPointClassifier(ClassifierBase):
         return super()._restore_extra(config)
 
 
-def label_rows(y: Data, batch: SeriesBatch) -> tuple[list[np.ndarray], bool]:
-    """Labels as one array a series, and whether they came as one label a series."""
+def flat_labels(y: Data, batch: SeriesBatch) -> tuple[np.ndarray, bool]:
+    """Labels of all time points, series after series, and whether they came as one a series."""
     y = y if isinstance(y, (list, tuple)) else np.asarray(y)
     if len(y) != len(batch):
         raise ValueError(f"y has {len(y)} entries, but X has {len(batch)} series")
-    lengths = batch.lengths.tolist()
+    lengths = batch.lengths.numpy()
     column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 < batch.n_times
     if column or np.ndim(y[0]) == 0:
-        pairs = zip(column_or_1d(_check_y(y), warn=True), lengths, strict=True)
-        return [np.repeat(label, length) for label, length in pairs], True
+        return np.repeat(column_or_1d(_check_y(y), warn=True), lengths), True
+    if isinstance(y, np.ndarray) and y.dtype != object and (lengths == y.shape[1]).all():
+        return y.reshape(-1), False
     rows = [np.asarray(labels) for labels in y]
     for case, (labels, length) in enumerate(zip(rows, lengths, strict=True)):
         if labels.shape != (length,):
@@ -161,7 +161,7 @@ def label_rows(y: Data, batch: SeriesBatch) -> tuple[list[np.ndarray], bool]:
                 f"y of case {case} must have shape ({length},), one label a time point, "
                 f"got {labels.shape}"
             )
-    return rows, False
+    return np.concatenate(rows), False
 
 
 def check_sorted(X: Data) -> None:

@@ -85,7 +85,9 @@ class Task:
         }
         if len(estimator.classes_) == 2 and len(np.unique(truth)) == 2:
             figures["roc_auc"] = float(roc_auc_score(truth, probabilities[..., 1].ravel()))
+        # Channels have units of their own: only standardised errors can be averaged.
         error = estimator.reconstruct(X, n_samples=0) - X.values.numpy()
+        error /= estimator.scaler_.scale_.numpy()
         figures["mse"] = float(np.square(error[X.mask.numpy()]).mean())
         return figures
 
