@@ -215,9 +215,11 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
 
 def target_series(y: Data) -> SeriesBatch | None:
     """`y` as series if it is any; labels and the like, which transformers ignore, give None."""
-    if y is None or (hasattr(y, "ndim") and y.ndim < 3):
-        return None
-    if isinstance(y, (list, tuple)) and (not len(y) or np.isscalar(y[0])):
+    if isinstance(y, (list, tuple)):
+        labels = not len(y) or np.isscalar(y[0])
+    else:
+        labels = not isinstance(y, SeriesBatch) and np.ndim(y) < 3
+    if labels:
         return None
     return as_series(y, dtype=torch.float64).to("cpu")
 

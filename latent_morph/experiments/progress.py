@@ -6,6 +6,8 @@ from typing import Any, TextIO
 
 from latent_morph.training import History, Settings
 
+BAR = "{desc} {percentage:3.0f}% |{bar:24}|"
+
 
 class Progress:
     """A training callback. Use as a context manager, so that a bar is always closed.
@@ -33,7 +35,7 @@ class Progress:
                 desc=self.label,
                 file=self.stream,
                 leave=False,
-                bar_format="{desc} {percentage:3.0f}% |{bar:24}| {postfix}",
+                bar_format=BAR,
             )
         return self
 
@@ -52,8 +54,9 @@ class Progress:
         text += f"  {clock(elapsed)} so far, {clock(left)} left"
         if self.bar is not None:
             share = 100 * elapsed / max(elapsed + left, 1e-9)
+            self.bar.bar_format = f"{BAR} {text}"
             self.bar.update(max(0.0, share - self.bar.n))
-            self.bar.set_postfix_str(text)
+            self.bar.refresh()
         elif epoch == 1 or left == 0 or elapsed - self.said_at >= 5:
             # A log file wants to see life, not four hundred lines of it.
             self.said_at = elapsed
