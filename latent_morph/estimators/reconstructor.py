@@ -218,7 +218,7 @@ def target_series(y: Data) -> SeriesBatch | None:
     if isinstance(y, (list, tuple)):
         labels = not len(y) or np.isscalar(y[0])
     else:
-        labels = not isinstance(y, SeriesBatch) and np.ndim(y) < 3
+        labels = not isinstance(y, SeriesBatch) and np.asarray(y).ndim < 3
     if labels:
         return None
     return as_series(y, dtype=torch.float64).to("cpu")
