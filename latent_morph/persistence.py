@@ -45,7 +45,7 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with library.safe_open(source, framework="pt") as file:
             header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
     except library.SafetensorError as problem:
         raise ValueError(f"{source} is no complete safetensors file: {problem}") from problem
     if header.get("format") != FORMAT:

@@ -142,7 +142,10 @@ def test_every_kind_of_ode_serves_the_encoder(encoder_ode):
 
 def test_a_recipe_serves_as_ode():
     X, y = sines(6)
-    recipe = lambda latent_dim, stable: latent_morph.LinearFlow(latent_dim, stable=stable)  # noqa: E731
+
+    def recipe(latent_dim, stable):
+        return latent_morph.LinearFlow(latent_dim, stable=stable)
+
     model = LatentODEClassifier(**{**TINY, "ode": recipe, "ode_options": {"stable": True}})
     assert model.fit(X, y).model_.flow.stable
 

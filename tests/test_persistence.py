@@ -115,7 +115,7 @@ def rewritten(path, tensors=None, **changes):
     """The file with parts of its header replaced."""
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
-        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        held = {name: file.get_tensor(name) for name in file.keys()}
     for key in [key for key, value in changes.items() if value is None]:
         del header[key], changes[key]
     save_file(held if tensors is None else tensors, path, metadata=header | changes)

@@ -4,20 +4,17 @@ import os
 import subprocess
 import sys
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 
-matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("Agg")
-
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
-from matplotlib.collections import QuadMesh  # noqa: E402
-from matplotlib.colors import to_hex  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-
-from latent_morph import plots  # noqa: E402
-from latent_morph.plots import (  # noqa: E402
+from latent_morph import plots
+from latent_morph.plots import (
     annotate_source,
     plot_confusion,
     plot_history,
@@ -28,6 +25,8 @@ from latent_morph.plots import (  # noqa: E402
     plot_reconstructions,
     save_figure,
 )
+
+plt.switch_backend("Agg")
 
 NAN = float("nan")
 TIMES = np.linspace(0, 4, 50)
