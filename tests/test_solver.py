@@ -135,6 +135,43 @@ def test_failure_says_what_to_try(method, options, words):
         flow(torch.tensor([2.0]), torch.linspace(0, 5, 50))
 
 
+class _Kicks(torch.nn.Module):
+    """Still at first sight, infinitely steep in its gradient or endless to integrate back."""
+
+    def __init__(self, kick):
+        super().__init__()
+        self.kick, self.weight = kick, torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, z):
+        return _Kicked.apply(z, self.weight, self.kick)
+
+
+class _Kicked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z, weight, kick):
+        ctx.kick = kick
+        return -z
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.kick * gradient, ctx.kick * gradient.sum(), None
+
+
+@pytest.mark.parametrize(
+    ("method", "kick", "words"),
+    [
+        ("dopri5", 1e9, "dopri5 failed between t = 0 and t = 1: max_num_steps exceeded"),
+        ("rk4", math.inf, "rk4 failed between t = 0 and t = 1: the gradient left the finite"),
+    ],
+)
+def test_failure_on_the_way_back(method, kick, words):
+    options = {"max_steps": 20} if method == "dopri5" else {}
+    flow = SolverFlow(_Kicks(kick), 1, method=method, adjoint=True, **options)
+    path = flow(torch.ones(3, 1), torch.linspace(0, 1, 5))
+    with pytest.raises(IntegrationError, match=words):
+        path.sum().backward()
+
+
 def test_failure_names_the_real_interval_of_single_times():
     flow = SolverFlow(lambda z: z**2, 1, method="dopri5")
     with pytest.raises(IntegrationError, match="between t = 0 and t = 5"):

@@ -95,11 +95,12 @@ class Anchored(Bijection):
         self.inner = inner
         self.register_buffer("goal", goal.detach().clone())
 
-    def _shift(self) -> Tensor:
-        return self.goal - self.inner(torch.zeros_like(self.goal))
+    def _image_of_origin(self) -> Tensor:
+        return self.inner(torch.zeros_like(self.goal))
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) + self._shift()
+        # The difference comes first: at the origin it is zero, and the sum the goal to the bit.
+        return self.goal + (self.inner(x) - self._image_of_origin())
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self.inner.inverse(y - self._shift())
+        return self.inner.inverse(y - self.goal + self._image_of_origin())

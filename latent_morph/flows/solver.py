@@ -1,6 +1,8 @@
 """SolverFlow: any vector field integrated by torchdiffeq; the only file that imports it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -28,6 +30,7 @@ METHODS: dict[str, str] = {
 }
 
 Field = Callable[[Tensor], Tensor]
+Failure = Callable[[str], "IntegrationError"]
 
 
 class IntegrationError(RuntimeError):
@@ -147,14 +150,20 @@ class SolverFlow(Flow):
         }
         if METHODS[self.method] == "scipy":
             rhs = self._limited(rhs, grid, unit)
-        if self.adjoint:
-            settings["adjoint_params"] = tuple(p for p in self.parameters() if p.requires_grad)
-        try:
-            path = (odeint_adjoint if self.adjoint else odeint)(rhs, z0, grid, **settings)
-        except AssertionError as failure:  # how torchdiffeq reports underflow and too many steps
-            raise self._failure(grid, unit, str(failure)) from failure
+        failure = partial(self._failure, grid, unit)
+        with _in_words(failure):
+            if self.adjoint:
+                learned = tuple(p for p in self.parameters() if p.requires_grad)
+                path = _Adjoint.apply(
+                    partial(odeint_adjoint, rhs, t=grid, adjoint_params=learned, **settings),
+                    failure,
+                    z0,
+                    *learned,
+                )
+            else:
+                path = odeint(rhs, z0, grid, **settings)
         if len(path) != len(grid) or not torch.isfinite(path).all():
-            raise self._failure(grid, unit, "the state left the finite numbers")
+            raise failure("the state left the finite numbers")
         return path
 
     def _limited(
@@ -193,6 +202,45 @@ class SolverFlow(Flow):
             f"{self.method} failed between t = {first:g} and t = {last:g}: {reason}. "
             f"Try {advice}, a shorter interval, or a closed form such as 'morph'."
         )
+
+
+@contextmanager
+def _in_words(failure: Failure) -> Iterator[None]:
+    """torchdiffeq reports underflow and too many steps by assertions."""
+    try:
+        yield
+    except AssertionError as reason:
+        raise failure(str(reason)) from reason
+
+
+class _Adjoint(torch.autograd.Function):
+    """torchdiffeq's adjoint method, whose second integration fails in words as the first does."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any,  # noqa: ANN401
+        solve: Callable[..., Tensor],
+        failure: Failure,
+        z0: Tensor,
+        *learned: Tensor,
+    ) -> Tensor:
+        start = z0.detach().requires_grad_()
+        with torch.enable_grad():
+            path = solve(y0=start)
+        ctx.failure, ctx.path, ctx.inputs = failure, path, (start, *learned)
+        return path.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad_path: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401, D102
+        with _in_words(ctx.failure):
+            gradients = torch.autograd.grad(
+                ctx.path, ctx.inputs, grad_path, retain_graph=True, allow_unused=True
+            )
+        if grad_path.isfinite().all() and not all(
+            g.isfinite().all() for g in gradients if g is not None
+        ):
+            raise ctx.failure("the gradient left the finite numbers on the way back")
+        return None, None, *gradients
 
 
 def _distinct(times: Tensor, close: Tensor) -> Tensor:
