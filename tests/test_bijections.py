@@ -83,6 +83,24 @@ def test_seed_leaves_every_random_state_alone():
     assert (before[1] == after[1]).all() and before[2] == after[2]
 
 
+@pytest.mark.parametrize("preset", ["compact", "paper"])
+@pytest.mark.parametrize("dim", [2, 5])
+def test_agrees_with_freias_own_evaluation(preset, dim):
+    warp = stirred(make_inn(dim, preset, width=16, seed=0))
+    rows = expected = states(7, dim=dim)
+    for block, order in zip(warp.blocks, warp.enter, strict=True):
+        (expected,), _ = block([expected[:, order]])
+    torch.testing.assert_close(warp(rows), expected[:, warp.leave], atol=1e-13, rtol=1e-13)
+
+
+def test_many_points_without_gradients_are_the_same_points():
+    warp, x = stirred(make_inn(3, seed=0)), states(2, 5000)
+    with torch.inference_mode():
+        image = warp(x)
+    torch.testing.assert_close(image, warp(x).detach(), atol=1e-13, rtol=1e-13)
+    torch.testing.assert_close(warp.inverse(image.clone()).detach(), x, atol=1e-10, rtol=1e-10)
+
+
 def test_paper_preset_has_the_papers_sizes():
     warp = make_inn(4, "paper")
     assert isinstance(warp, CouplingINN) and len(warp.blocks) == 5

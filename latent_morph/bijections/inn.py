@@ -31,6 +31,9 @@ INN_PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Points a piece where no gradient is recorded: what a layer computes then stays in the cache.
+_PIECE = 4096
+
 _COUPLINGS = {"glow": "GLOWCouplingBlock", "rnvp": "RNVPCouplingBlock"}
 
 
@@ -78,17 +81,72 @@ class CouplingINN(Bijection):
     leave: Tensor  # (dim,): the gather after the last one
 
     def _forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, self.dim)
-        for block, order in zip(self.blocks, self.enter, strict=True):
-            (rows,), _ = block([rows[:, order]])
-        return rows[:, self.leave].reshape(x.shape)
+        return self._by_columns(x, self._columns_forward)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        rows = y.reshape(-1, self.dim)[:, self.leave.argsort()]
+        return self._by_columns(y, self._columns_inverse)
+
+    def _by_columns(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Applies `function`, which works on points as columns (dim, M), to points (..., dim)."""
+        rows = x.reshape(-1, self.dim)
+        # With gradients every intermediate result is kept anyway, and there is nothing to save.
+        pieces = [rows] if torch.is_grad_enabled() else rows.split(_PIECE)
+        done = [function(piece.mT.contiguous()).mT for piece in pieces]
+        return torch.cat(done).reshape(x.shape) if len(done) > 1 else done[0].reshape(x.shape)
+
+    def _columns_forward(self, x: Tensor) -> Tensor:
+        for block, order in zip(self.blocks, self.enter, strict=True):
+            first, second = _halves(block, x.index_select(0, order))
+            first = _stretched(first, *_coefficients(block, 2, second))
+            second = _stretched(second, *_coefficients(block, 1, first))
+            x = torch.cat([first, second])
+        return x.index_select(0, self.leave)
+
+    def _columns_inverse(self, y: Tensor) -> Tensor:
+        y = y.index_select(0, self.leave.argsort())
         for block, order in zip(reversed(list(self.blocks)), self.enter.flip(0), strict=True):
-            (rows,), _ = block([rows], rev=True)
-            rows = rows[:, order.argsort()]
-        return rows.reshape(y.shape)
+            first, second = _halves(block, y)
+            second = _unstretched(second, *_coefficients(block, 1, first))
+            first = _unstretched(first, *_coefficients(block, 2, second))
+            y = torch.cat([first, second]).index_select(0, order.argsort())
+        return y
+
+
+# FrEIA's blocks hold the parameters and define the map; it is evaluated here with points as
+# columns, so that halves and permutations are whole rows of memory, and without the
+# log-determinant, which no trajectory needs. The tests hold it against FrEIA's own forward.
+
+
+def _halves(block: Any, x: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
+    return x.split([block.split_len1, block.split_len2])
+
+
+def _coefficients(block: Any, side: int, passive: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+    """Log scale and shift of one half, computed from the other by the subnets of `side`."""
+    if hasattr(block, "subnet1"):
+        scale, shift = _on_columns(getattr(block, f"subnet{side}"), passive).chunk(2)
+    else:
+        scale = _on_columns(getattr(block, f"subnet_s{side}"), passive)
+        shift = _on_columns(getattr(block, f"subnet_t{side}"), passive)
+    return block.clamp * block.f_clamp(scale), shift
+
+
+def _stretched(x: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
+    return torch.addcmul(shift, x, log_scale.exp())
+
+
+def _unstretched(y: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
+    return (y - shift) * (-log_scale).exp()
+
+
+def _on_columns(network: nn.Sequential, x: Tensor) -> Tensor:
+    """An `mlp` on points as columns: (n_in, M) to (n_out, M)."""
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            x = torch.addmm(layer.bias.unsqueeze(1), layer.weight, x)
+        else:
+            x = layer(x)
+    return x
 
 
 def make_inn(
