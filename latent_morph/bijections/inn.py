@@ -18,7 +18,7 @@ INN_PRESETS: dict[str, dict[str, Any]] = {
     "compact": {
         "coupling": "glow",
         "blocks": 4,
-        "width": 64,
+        "width": 32,
         "activation": "silu",
         "clamp": 1.0,
     },

@@ -74,6 +74,11 @@ class LinearFlow(Flow):
             return -self.rate_parameter.square() - STABILITY_MARGIN
         return self.rate_parameter
 
+    def fastest(self) -> float:
+        """The largest absolute value among rates and frequencies, in radians a unit of time."""
+        with torch.no_grad():
+            return float(torch.cat([self.rates, self.frequencies]).abs().max())
+
     def matrix(self) -> Tensor:
         """The generator A, (D, D)."""
         return self._velocity(torch.eye(self.latent_dim).to(self.rate_parameter)).mT

@@ -1,12 +1,15 @@
 """MorphFlow: a base flow seen through a bijection, so its trajectories need no solver."""
 
+import math
 from typing import final
 
 import torch
 from torch import Tensor
 
 from latent_morph.bijections import Anchored, Bijection
+from latent_morph.checks import check_positive
 from latent_morph.flows.base import Flow
+from latent_morph.flows.dense import dense_curve
 from latent_morph.flows.linear import LinearFlow
 
 
@@ -23,9 +26,19 @@ class MorphFlow(Flow):
         warp: The bijection, from base coordinates to latent ones.
         goal: (D,) the point where the equilibrium sits exactly; needs a linear base, whose
             equilibrium is the origin. By default the equilibrium is wherever the warp puts it.
+        dense_output: On long grids, evaluate at fewer times and interpolate, with an error of at
+            most this share of the trajectory's largest absolute value; needs a linear base. Exact
+            by default, and wherever interpolation would not pay.
     """
 
-    def __init__(self, base: Flow, warp: Bijection, *, goal: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        base: Flow,
+        warp: Bijection,
+        *,
+        goal: Tensor | None = None,
+        dense_output: float | None = None,
+    ) -> None:
         super().__init__(base.latent_dim)
         if warp.dim != base.latent_dim:
             raise ValueError(f"warp must have dim {base.latent_dim} as base has, got {warp.dim}")
@@ -36,6 +49,13 @@ class MorphFlow(Flow):
                     f"got {type(base).__name__}"
                 )
             warp = Anchored(warp, goal)
+        if dense_output is not None:
+            check_positive("dense_output", dense_output)
+            if not isinstance(base, LinearFlow):
+                raise ValueError(
+                    f"dense_output needs a LinearFlow as base, got {type(base).__name__}"
+                )
+        self.dense_output = dense_output
         self.base = base
         self.warp = warp
 
@@ -46,7 +66,21 @@ class MorphFlow(Flow):
         return self.warp(next(self.base.parameters()).new_zeros(self.latent_dim))
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        return self.warp(self.base._trajectory(self.warp.inverse(z0), elapsed))
+        x0 = self.warp.inverse(z0)
+        if self.dense_output is None or not isinstance(self.base, LinearFlow):
+            return self._curve(x0, elapsed)
+        span = float(elapsed.max() - elapsed.min())
+        dense = dense_curve(
+            self._curve,
+            x0.reshape(-1, self.latent_dim),
+            elapsed if elapsed.ndim == 1 else elapsed.expand(*z0.shape[:-1], -1).flatten(0, -2),
+            tolerance=self.dense_output,
+            panels=1 + int(self.base.fastest() * span / (2 * math.pi)),  # at most a turn in each
+        )
+        return dense.reshape(*z0.shape[:-1], *dense.shape[1:])
+
+    def _curve(self, x0: Tensor, elapsed: Tensor) -> Tensor:
+        return self.warp(self.base._trajectory(x0, elapsed))
 
     def _velocity(self, z: Tensor) -> Tensor:
         x = self.warp.inverse(z)

@@ -31,12 +31,14 @@ def morph(
     horizon: float = 1.0,
     inn: str | Mapping[str, Any] = "compact",
     goal: Sequence[float] | torch.Tensor | None = None,
+    dense_output: float | None = None,
     seed: int | None = None,
 ) -> MorphFlow:
     """A linear ODE through an invertible network: closed form, no solver.
 
     `inn` is a preset's name or a mapping of `make_inn`'s options; `goal` places the equilibrium;
-    the rest is `LinearFlow`'s. `seed` makes the network's start reproducible.
+    `dense_output` is a tolerance for interpolating on long grids, as in `MorphFlow`; the rest is
+    `LinearFlow`'s. `seed` makes the network's start reproducible.
     """
     base = LinearFlow(
         latent_dim, spectrum=spectrum, eigenvectors=eigenvectors, stable=stable, horizon=horizon
@@ -44,7 +46,7 @@ def morph(
     with seeded(seed):
         warp = resolve_inn(inn, latent_dim)
     point = None if goal is None else torch.as_tensor(goal, dtype=torch.get_default_dtype())
-    return MorphFlow(base, warp, goal=point)
+    return MorphFlow(base, warp, goal=point, dense_output=dense_output)
 
 
 def morph_neural(
