@@ -55,6 +55,7 @@ class LatentODE(nn.Module):
         batch: SeriesBatch,
         query_times: Tensor | None = None,
         *,
+        wanted: Tensor | None = None,
         sample: bool = False,
         generator: torch.Generator | None = None,
     ) -> LatentOutput:
@@ -64,6 +65,8 @@ class LatentODE(nn.Module):
             batch: Scaled series; z0 belongs to time 0.
             query_times: (N, Q) times to decode at; the batch's own by default. A head needs the
                 encoder's states there, so class logits come for the batch's own times alone.
+            wanted: (N, Q) which of `query_times` to decode at; by default all, and of the batch's
+                own times those that are no padding.
             sample: Draw z0 from the posterior instead of taking its mean.
             generator: Source of that draw.
         """
@@ -72,8 +75,10 @@ class LatentODE(nn.Module):
         if sample:
             noise = torch.randn(z0.shape, generator=generator, dtype=z0.dtype, device=z0.device)
             z0 = z0 + encoding.std * noise
-        times = batch.times if query_times is None else query_times
-        trajectory = self.flow(z0, times)
+        times = query_times
+        if times is None:
+            times, wanted = batch.times, batch.present
+        trajectory = self.flow(z0, times, wanted=wanted)
         logits = None
         if self.head is not None and query_times is None:
             logits = self.head(trajectory, encoding.states, batch.present)

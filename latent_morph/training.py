@@ -18,6 +18,7 @@ from latent_morph.flows import IntegrationError
 from latent_morph.models import LatentODE
 from latent_morph.objectives import Objective, count_values
 from latent_morph.records import atomic_path
+from latent_morph.seeding import seeded
 from latent_morph.series import SeriesBatch
 from latent_morph.thinning import thin
 
@@ -160,7 +161,8 @@ def train(
             epoch = len(state.history.rows) + 1
             generator.manual_seed(seed * 1_000_003 + epoch)
             begin = time.perf_counter()
-            row = _epoch(state, objective, learn, generator, class_weight)
+            with seeded(seed * 1_000_003 + epoch):  # dropout draws from torch's own generator
+                row = _epoch(state, objective, learn, generator, class_weight)
             row["train_seconds"] = time.perf_counter() - begin
             if check is not None:
                 row["validation_score"] = evaluate(model, check, score)
@@ -211,9 +213,9 @@ def _epoch(
             target = thin(target, 1.0, state.random, most=settings.target_points)
         share = 1.0 if settings.kl_warmup <= 0 else min(1.0, progress / settings.kl_warmup)
         where = f"in epoch {len(state.history.rows) + 1}, batch {number} of {len(batches)}"
-        times = None if target is None else target.times
+        times, wanted = (None, None) if target is None else (target.times, target.present)
         try:
-            output = model(seen, times, sample=True, generator=generator)
+            output = model(seen, times, wanted=wanted, sample=True, generator=generator)
         except (NotFiniteError, IntegrationError) as problem:
             raise TrainingError(f"{problem} ({where})") from problem
         loss = objective(

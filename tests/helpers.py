@@ -88,10 +88,14 @@ ALL_ENCODERS: dict[str, Callable[[int, int, Recipe], Encoder]] = {
     "morph": lambda n_channels, latent_dim, recipe: MorphEncoder(
         n_channels, latent_dim, hidden_dim=4, layers=2
     ),
+    "morph-pooled": lambda n_channels, latent_dim, recipe: MorphEncoder(
+        n_channels, latent_dim, hidden_dim=4, layers=2, pool=3
+    ),
 }
 
 
 def build_encoder(name: str, flow: str = "linear", *, n_channels: int = 2) -> Encoder:
     """An encoder of latent size DIM with the flow of that name between observations."""
     torch.manual_seed(0)
-    return stirred(ALL_ENCODERS[name](n_channels, DIM, lambda dim: build_flow(flow, dim)))
+    encoder = ALL_ENCODERS[name](n_channels, DIM, lambda dim: build_flow(flow, dim))
+    return stirred(encoder).eval()

@@ -89,6 +89,28 @@ def test_samples_share_the_times_of_their_series(name):
     close(both[1], flow(z[1], times), TOLERANCE[name])
 
 
+@pytest.mark.parametrize("own_times", [True, False])
+def test_rows_that_are_not_wanted_are_zero_and_change_nothing(name, own_times):
+    flow, z = build_flow(name), states(2, 3)
+    generator = torch.Generator().manual_seed(0)
+    times = torch.rand(*((3, 4) if own_times else (4,)), generator=generator)
+    wanted = torch.rand(2, 3, 4, generator=generator) < 0.5
+    assert wanted.any() and not wanted.all()
+    found, everything = flow(z, times, wanted=wanted), flow(z, times)
+    close(found[wanted], everything[wanted], 1e-12 if name in CLOSED_FORMS else TOLERANCE[name])
+    assert (found[~wanted] == 0).all()
+    assert (flow(z, times, wanted=torch.zeros(4, dtype=torch.bool)) == 0).all()
+    close(flow(z, times, wanted=torch.ones(4, dtype=torch.bool)), everything, 0.0)
+
+
+def test_a_mask_of_another_kind_or_shape_is_refused(name):
+    flow, z, times = build_flow(name), states(3), torch.rand(4)
+    with pytest.raises(TypeError, match="wanted must be a boolean tensor, got torch.float64"):
+        flow(z, times, wanted=torch.ones(4))
+    with pytest.raises(ValueError, match=r"wanted of shape \(2, 4\) does not fit \(3, 4\)"):
+        flow(z, times, wanted=torch.ones(2, 4, dtype=torch.bool))
+
+
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
 def test_no_times(name, batch):
     assert build_flow(name)(states(*batch), torch.zeros(0)).shape == (*batch, 0, DIM)

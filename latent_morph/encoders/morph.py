@@ -1,7 +1,7 @@
 """MorphEncoder: the encoder in closed form, linear flow with jumps, seen through a bijection."""
 
 import math
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ class MorphEncoder(Encoder):
         latent_dim: D.
         hidden_dim: Size of the states; half as many modes run in each direction.
         layers: How many.
+        dropout: Share of each layer's update that is left out in training.
+        pool: Observations that are taken in together. For long series: the recurrence has that
+            many times fewer steps, and rows share the state of their group.
         warp_blocks: Coupling blocks of the bijection; 0 for none.
     """
 
@@ -40,11 +43,14 @@ class MorphEncoder(Encoder):
         *,
         hidden_dim: int = 64,
         layers: int = 3,
+        dropout: float = 0.1,
+        pool: int = 1,
         warp_blocks: int = 2,
     ) -> None:
         super().__init__(n_channels, latent_dim, hidden_dim)
-        self.embed = nn.Linear(2 * n_channels + 1, hidden_dim)
-        stack = [_Layer(hidden_dim) for _ in range(check_count("layers", layers))]
+        self.pool = check_count("pool", pool)
+        self.embed = nn.Linear(pool * (2 * n_channels + 1), hidden_dim)
+        stack = [_Layer(hidden_dim, dropout) for _ in range(check_count("layers", layers))]
         self.layers = nn.ModuleList(stack)
         self.warp = (
             make_inn(hidden_dim, blocks=warp_blocks, width=hidden_dim // 2 + 1)
@@ -55,30 +61,76 @@ class MorphEncoder(Encoder):
         self.posterior = mlp(n_known, 2 * latent_dim, width=hidden_dim)
 
     def _encode(self, batch: SeriesBatch) -> Encoding:
-        seen = batch.mask.to(batch.values.dtype)
-        observed = batch.observed.to(seen).t().unsqueeze(-1)  # (T, N, 1)
-        since = _since_last_observation(batch).to(seen).unsqueeze(-1)
-        rows = self.embed(torch.cat([batch.values * seen, seen, since], dim=-1)).transpose(0, 1)
-        gaps = F.pad(batch.times.diff(dim=1), (1, 0)).to(seen).t()  # (T, N)
+        tokens = _each_row(batch) if self.pool == 1 else _pooled(batch, self.pool)
+        observed = tokens.observed.to(batch.values.dtype).t().unsqueeze(-1)  # (K, N, 1)
+        gaps = F.pad(tokens.times.diff(dim=1), (1, 0)).to(observed).t()  # (K, N)
+        rows = self.embed(tokens.features).transpose(0, 1)
         for layer in self.layers:
             rows, forwards, backwards = layer(rows, observed, gaps)
         rows = self.warp(rows)
 
         # Only rows where something was observed speak of z0: a queried row must not move it.
-        first, last = _span(batch)
-        lead = batch.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(seen)
+        first, last = _span(tokens.observed)
+        lead = tokens.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(observed)
         start = self.layers[-1].carried(_row(backwards, first), lead)  # type: ignore[operator]
         mean_row = (rows * observed).sum(0) / observed.sum(0).clamp(min=1)
         anything = observed.amax(0)
         known = torch.cat([mean_row, start * anything, _row(forwards, last) * anything], dim=-1)
         mean, spread = self.posterior(known).chunk(2, dim=-1)
-        return Encoding(mean, F.softplus(spread) + 1e-4, rows.transpose(0, 1))
+        states = rows.transpose(0, 1)
+        if tokens.of_row is not None:
+            states = states.take_along_dim(tokens.of_row.unsqueeze(-1), dim=1)
+        return Encoding(mean, F.softplus(spread) + 1e-4, states)
+
+
+class _Tokens(NamedTuple):
+    """What the recurrence steps through.
+
+    Attributes:
+        features: (N, K, F).
+        observed: (N, K) False for tokens that must change nothing.
+        times: (N, K) never falling.
+        of_row: (N, T) the token that speaks for each row; None if they are the rows themselves.
+    """
+
+    features: Tensor
+    observed: Tensor
+    times: Tensor
+    of_row: Tensor | None
+
+
+def _each_row(batch: SeriesBatch) -> _Tokens:
+    seen = batch.mask.to(batch.values.dtype)
+    since = _since_last_observation(batch).to(seen).unsqueeze(-1)
+    features = torch.cat([batch.values * seen, seen, since], dim=-1)
+    return _Tokens(features, batch.observed, batch.times, None)
+
+
+def _pooled(batch: SeriesBatch, pool: int) -> _Tokens:
+    """Groups of `pool` observed rows: their values, masks, and gaps before each."""
+    counts = batch.observed.sum(1, keepdim=True)
+    n_tokens = max(1, -(-int(counts.max()) // pool))
+    # Observed rows first and in order; one more row, of nothing, fills the last group.
+    order = batch.observed.int().argsort(dim=1, descending=True, stable=True)
+    place = torch.arange(n_tokens * pool, device=counts.device)
+    rows = order.gather(1, place.clamp(max=batch.n_times - 1).expand(len(batch), -1))
+    there = place < counts
+    each = rows.unsqueeze(-1)
+    seen = (batch.mask.take_along_dim(each, dim=1) & there.unsqueeze(-1)).to(batch.values.dtype)
+    values = batch.values.take_along_dim(each, dim=1) * seen
+    # Beyond the last observation time stands still.
+    times = torch.where(there, batch.times.gather(1, rows), -torch.inf).cummax(1).values
+    times = torch.where(times.isfinite(), times, 0.0)
+    gaps = F.pad(times.diff(dim=1), (1, 0)).to(seen).unsqueeze(-1)
+    features = torch.cat([values, seen, gaps], dim=-1).unflatten(1, (n_tokens, pool)).flatten(2)
+    of_row = (batch.observed.cumsum(1) - 1).clamp(min=0) // pool
+    return _Tokens(features, there[:, ::pool], times[:, pool - 1 :: pool], of_row)
 
 
 class _Layer(nn.Module):
     """Modes in both directions of time, driven by the rows, then a gated residual update."""
 
-    def __init__(self, hidden_dim: int) -> None:
+    def __init__(self, hidden_dim: int, dropout: float) -> None:
         super().__init__()
         self.n_modes = max(1, hidden_dim // 2)
         # From a memory of the whole span to one of a hundredth; from no turn to as many.
@@ -91,6 +143,7 @@ class _Layer(nn.Module):
         self.drive = nn.Linear(hidden_dim, 4 * self.n_modes)
         self.read = nn.Linear(4 * self.n_modes, hidden_dim)
         self.gate = nn.Linear(hidden_dim, hidden_dim)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self, rows: Tensor, observed: Tensor, gaps: Tensor
@@ -108,7 +161,8 @@ class _Layer(nn.Module):
         forwards = torch.cat([re, im], dim=-1)
         backwards = torch.cat([re_back, im_back], dim=-1).flip(0)
         update = self.read(torch.cat([forwards, backwards], dim=-1))
-        return rows + update * F.silu(self.gate(normed)), forwards, backwards
+        rows = rows + self.dropout(update * F.silu(self.gate(normed)))
+        return rows, forwards, backwards
 
     def _turns(self, gaps: Tensor, direction: int) -> tuple[Tensor, Tensor]:
         """exp(a t) cos(b t) and exp(a t) sin(b t) of one direction's modes: (...) to (..., P)."""
@@ -132,11 +186,10 @@ def _since_last_observation(batch: SeriesBatch) -> Tensor:
     return torch.where(before.isfinite(), batch.times - before, 0.0)
 
 
-def _span(batch: SeriesBatch) -> tuple[Tensor, Tensor]:
-    """(N,) twice: the first and the last observed row of each series, 0 where there is none."""
-    observed = batch.observed.int()
-    first = observed.argmax(1)
-    last = batch.n_times - 1 - observed.flip(1).argmax(1)
+def _span(observed: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) twice: the first and the last observed token (N, K), 0 where there is none."""
+    first = observed.int().argmax(1)
+    last = observed.shape[1] - 1 - observed.flip(1).int().argmax(1)
     return first, last
 
 

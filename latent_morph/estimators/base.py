@@ -42,7 +42,7 @@ from latent_morph.training import (
 
 logger = logging.getLogger("latent_morph")
 
-ENCODERS = ("gru-ode", "morph")
+ENCODERS = ("morph", "gru-ode")
 # A fading memory: what lies further back than the span of a series counts for little.
 ENCODER_ODE_DEFAULTS: dict[str, dict[str, Any]] = {
     "linear": {"stable": True, "eigenvectors": "identity"},
@@ -56,6 +56,9 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "ode": [str, callable],
     "ode_options": [dict, None],
     "encoder": [StrOptions(set(ENCODERS))],
+    "encoder_layers": [_COUNT],
+    "dropout": [Interval(Real, 0, 1, closed="left")],
+    "pool": [_COUNT],
     "encoder_ode": [str, callable],
     "encoder_ode_options": [dict, None],
     "bidirectional": ["boolean"],
@@ -103,6 +106,9 @@ class LatentODEBase(BaseEstimator):
     ode: str | Recipe
     ode_options: dict[str, Any] | None
     encoder: str
+    encoder_layers: int
+    dropout: float
+    pool: int
     encoder_ode: str | Recipe
     encoder_ode_options: dict[str, Any] | None
     bidirectional: bool
@@ -311,7 +317,14 @@ class LatentODEBase(BaseEstimator):
 
     def _build_encoder(self) -> Encoder:
         if self.encoder == "morph":
-            return MorphEncoder(self.n_channels_, self.latent_dim, hidden_dim=self.hidden_dim)
+            return MorphEncoder(
+                self.n_channels_,
+                self.latent_dim,
+                hidden_dim=self.hidden_dim,
+                layers=self.encoder_layers,
+                dropout=self.dropout,
+                pool=self.pool,
+            )
         options = self.encoder_ode_options
         if options is None and isinstance(self.encoder_ode, str):
             options = ENCODER_ODE_DEFAULTS.get(self.encoder_ode)

@@ -30,7 +30,10 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         *,
         ode: str | Recipe = "morph",
         ode_options: dict[str, Any] | None = None,
-        encoder: str = "gru-ode",
+        encoder: str = "morph",
+        encoder_layers: int = 3,
+        dropout: float = 0.1,
+        pool: int = 1,
         encoder_ode: str | Recipe = "linear",
         encoder_ode_options: dict[str, Any] | None = None,
         bidirectional: bool = True,
@@ -66,6 +69,9 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         self.ode = ode
         self.ode_options = ode_options
         self.encoder = encoder
+        self.encoder_layers = encoder_layers
+        self.dropout = dropout
+        self.pool = pool
         self.encoder_ode = encoder_ode
         self.encoder_ode_options = encoder_ode_options
         self.bidirectional = bidirectional
@@ -146,9 +152,16 @@ class LatentODEClassifier(ClassifierBase):
         `(latent_dim, **options) -> Flow`.
     ode_options : dict, default=None
         Options of the recipe, for example `{"rtol": 1e-3}` for `"dopri5"`.
-    encoder : {"gru-ode", "morph"}, default="gru-ode"
-        How series are encoded: by a GRU update at every observation with a flow between them, or
-        in closed form, by linear flows with jumps. The next three parameters are the former's.
+    encoder : {"morph", "gru-ode"}, default="morph"
+        How series are encoded: in closed form, by linear flows with jumps at the observations, or
+        by a GRU update at every observation with any ODE between them. The next three parameters
+        are the former's, the three after them the latter's.
+    encoder_layers : int, default=3
+        Layers of the closed-form encoder.
+    dropout : float, default=0.1
+        Share of each layer's update that is left out in training.
+    pool : int, default=1
+        Observations that are taken in together; for long series 4 is some three times as fast.
     encoder_ode : str or callable, default="linear"
         The ODE of the encoder's hidden state between observations.
     encoder_ode_options : dict, default=None

@@ -66,7 +66,10 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         *,
         ode: str | Recipe = "morph",
         ode_options: dict[str, Any] | None = None,
-        encoder: str = "gru-ode",
+        encoder: str = "morph",
+        encoder_layers: int = 3,
+        dropout: float = 0.1,
+        pool: int = 1,
         encoder_ode: str | Recipe = "linear",
         encoder_ode_options: dict[str, Any] | None = None,
         bidirectional: bool = True,
@@ -101,6 +104,9 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.ode = ode
         self.ode_options = ode_options
         self.encoder = encoder
+        self.encoder_layers = encoder_layers
+        self.dropout = dropout
+        self.pool = pool
         self.encoder_ode = encoder_ode
         self.encoder_ode_options = encoder_ode_options
         self.bidirectional = bidirectional

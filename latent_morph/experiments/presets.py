@@ -26,6 +26,7 @@ _DEFAULT: dict[str, dict[str, Any]] = {
 # the first, so that its "one layer" is two hidden layers here. Its GRU computes its gates by small
 # networks of their own (100 and 50 units); ours are linear, and `hidden_dim` is the state's size.
 _SHARED: dict[str, Any] = {
+    "encoder": "gru-ode",
     "bidirectional": False,
     "encoder_ode": "euler",
     "decoder_depth": 0,

@@ -18,6 +18,7 @@ class Flow(nn.Module, abc.ABC):
         compose  flow(flow(z, s), t) is flow(z, s + t)
         order    permuting the times permutes the rows; a repeated time repeats its row
         tangent  d/dt flow(z, t) is field(flow(z, t))
+        wanted   rows that are not wanted are zero, and change no other row
 
     Closed forms keep them to rounding, solvers to their tolerance. Times are data: no gradient
     flows into them. Any leading axes are batch axes.
@@ -30,7 +31,14 @@ class Flow(nn.Module, abc.ABC):
         self.latent_dim = check_count("latent_dim", latent_dim)
 
     @final  # type: ignore[misc]  # nn.Module declares an attribute of that name
-    def forward(self, z0: Tensor, times: Tensor, *, t0: float | Tensor = 0.0) -> Tensor:
+    def forward(
+        self,
+        z0: Tensor,
+        times: Tensor,
+        *,
+        t0: float | Tensor = 0.0,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
         """Follows the flow from `z0` at time `t0` to each of `times`.
 
         Args:
@@ -39,6 +47,9 @@ class Flow(nn.Module, abc.ABC):
                 axes broadcast against those of `z0`. In any order, repeated, on both sides of
                 `t0`, or none at all.
             t0: One number, or (...) with one a series.
+            wanted: Which of the (..., T) rows to compute, a boolean of the shape of `times` or one
+                that broadcasts to (..., T). By default all; the others come back as zeros. Series
+                padded to a common length cost no more than their own rows.
 
         Returns:
             (..., T, D): row k is the state at `times[..., k]`.
@@ -48,7 +59,10 @@ class Flow(nn.Module, abc.ABC):
         shape = (*z0.shape[:-1], elapsed.shape[-1], self.latent_dim)
         if 0 in shape:
             return z0.new_zeros(shape)
-        return self._trajectory(z0, elapsed)
+        if wanted is None:
+            return self._trajectory(z0, elapsed)
+        rows = _wanted_rows(wanted, torch.Size(shape[:-1]))
+        return self._trajectory(z0, elapsed) if rows.all() else self._part(z0, elapsed, rows)
 
     @final
     def field(self, z: Tensor) -> Tensor:
@@ -65,6 +79,12 @@ class Flow(nn.Module, abc.ABC):
             gaps: (K, ...) elapsed times; each `gaps[k]` has the batch axes of the states.
         """
         return lambda k, z: self(z, gaps[k].unsqueeze(-1)).squeeze(-2)
+
+    def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
+        """`_trajectory` in the rows `wanted` (..., T), not all of them, and zeros elsewhere."""
+        # Staying where one is needs no integration.
+        path = self._trajectory(z0, torch.where(wanted, elapsed, 0.0))
+        return torch.where(wanted.unsqueeze(-1), path, 0.0)
 
     @abc.abstractmethod
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
@@ -100,6 +120,34 @@ def elapsed_times(z0: Tensor, times: Tensor, t0: float | Tensor) -> Tensor:
     return (times.detach() - start.detach()).to(z0)
 
 
+def _wanted_rows(wanted: Tensor, shape: torch.Size) -> Tensor:
+    if not isinstance(wanted, Tensor) or wanted.dtype is not torch.bool:
+        kind = wanted.dtype if isinstance(wanted, Tensor) else type(wanted).__name__
+        raise TypeError(f"wanted must be a boolean tensor, got {kind}")
+    _check_broadcast("wanted", wanted.shape, wanted.shape, shape)
+    return wanted.expand(shape)
+
+
+def at_pairs(
+    points: Callable[[Tensor, Tensor], Tensor], elapsed: Tensor, wanted: Tensor, dim: int
+) -> Tensor:
+    """A closed form evaluated at the pairs of series and time that are wanted, and only there.
+
+    Args:
+        points: Series (M,), counted through all batch axes, and times (M,) to states (M, D).
+        elapsed: (T,) or broadcasting (..., T).
+        wanted: (..., T).
+        dim: D.
+
+    Returns:
+        (..., T, D), zero where nothing is wanted.
+    """
+    row = wanted.flatten().nonzero().squeeze(1)
+    series = row.div(wanted.shape[-1], rounding_mode="floor")
+    found = points(series, elapsed.expand(wanted.shape).flatten()[row])
+    return found.new_zeros(wanted.numel(), dim).index_copy(0, row, found).view(*wanted.shape, dim)
+
+
 def _check_broadcast(name: str, came: torch.Size, axes: torch.Size, batch: torch.Size) -> None:
     """Raises unless `axes` broadcast to `batch` without enlarging it."""
     fits = len(axes) <= len(batch) and all(
@@ -107,6 +155,7 @@ def _check_broadcast(name: str, came: torch.Size, axes: torch.Size, batch: torch
     )
     if not fits:
         raise ValueError(
-            f"{name} of shape {tuple(came)} does not fit the batch axes {tuple(batch)} of z0: "
+            f"{name} of shape {tuple(came)} does not fit {tuple(batch)}, the batch axes of z0"
+            f"{' and the times' if name == 'wanted' else ''}: "
             f"its leading axes must be absent or broadcast to them"
         )

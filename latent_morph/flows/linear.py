@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.checks import check_choice, check_positive
-from latent_morph.flows.base import Flow
+from latent_morph.flows.base import Flow, at_pairs
 
 SPECTRA = ("complex", "real")
 EIGENVECTORS = ("learned", "identity")
@@ -120,6 +120,16 @@ class LinearFlow(Flow):
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
         modes = self.to_modes(z0).unsqueeze(-2)
         return self.from_modes(self._evolved(modes, *self._exponentials(elapsed)))
+
+    def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
+        return at_pairs(self.points_from(z0), elapsed, wanted, self.latent_dim)
+
+    def points_from(self, z0: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """The states of chosen series at chosen times, for `at_pairs`; z0 (..., D)."""
+        modes = self.to_modes(z0).reshape(-1, self.latent_dim)
+        return lambda series, times: self.from_modes(
+            self._evolved(modes.index_select(0, series), *self._exponentials(times))
+        )
 
     def _exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(...) to exp(a t) cos(b t) and exp(a t) sin(b t) of the pairs, exp(a t) of the rest."""

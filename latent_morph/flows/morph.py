@@ -8,7 +8,7 @@ from torch import Tensor
 
 from latent_morph.bijections import Anchored, Bijection
 from latent_morph.checks import check_positive
-from latent_morph.flows.base import Flow
+from latent_morph.flows.base import Flow, at_pairs
 from latent_morph.flows.dense import dense_curve
 from latent_morph.flows.linear import LinearFlow
 
@@ -81,6 +81,14 @@ class MorphFlow(Flow):
 
     def _curve(self, x0: Tensor, elapsed: Tensor) -> Tensor:
         return self.warp(self.base._trajectory(x0, elapsed))
+
+    def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
+        if self.dense_output is not None or not isinstance(self.base, LinearFlow):
+            return super()._part(z0, elapsed, wanted)
+        x = self.base.points_from(self.warp.inverse(z0))
+        return at_pairs(
+            lambda series, times: self.warp(x(series, times)), elapsed, wanted, self.latent_dim
+        )
 
     def _velocity(self, z: Tensor) -> Tensor:
         x = self.warp.inverse(z)
