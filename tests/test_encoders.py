@@ -158,3 +158,41 @@ def test_the_posterior_belongs_to_time_zero(name):
 def test_refuses_other_channels(name):
     with pytest.raises(ValueError, match="batch has 2 channels, wanted 5"):
         build_encoder(name, n_channels=5)(ragged())
+
+
+@pytest.mark.parametrize("name", ["morph", "morph-pooled"])
+def test_closed_form_equals_stepping_through_the_rows(name, monkeypatch):
+    """States and gradients, against a loop that autograd records step by step."""
+
+    def step_by_step(cos, sin, u, v, *, backwards=False):
+        order = range(len(u) - 1, -1, -1) if backwards else range(len(u))
+        re, im = torch.zeros_like(u[0]), torch.zeros_like(v[0])
+        rows = {}
+        for n, k in enumerate(order):
+            step = k + 1 if backwards else k
+            c, s = (cos[step], sin[step]) if n else (0.0, 0.0)
+            re, im = c * re - s * im + u[k], s * re + c * im + v[k]
+            rows[k] = re, im
+        return tuple(torch.stack([rows[k][half] for k in range(len(u))]) for half in (0, 1))
+
+    batch, results = ragged(), []
+    for replaced in (False, True):
+        if replaced:
+            monkeypatch.setattr("latent_morph.encoders.morph.rotating_recurrence", step_by_step)
+        encoder = build_encoder(name)
+        encoding = encoder(batch)
+        total(encoding, batch.present).backward()
+        results.append([*encoding, *(p.grad for p in encoder.parameters())])
+    for ours, reference in zip(*results, strict=True):
+        torch.testing.assert_close(ours, reference, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("gap", [1e-6, 1e6])
+def test_closed_form_stays_finite_over_long_series_and_gaps(gap):
+    times = gap * np.arange(10_000)
+    batch = as_series([(times, np.ones((10_000, 2)))], dtype=torch.float64)
+    encoder = build_encoder("morph")
+    encoding = encoder(batch)
+    total(encoding, batch.present).backward()
+    assert all(part.isfinite().all() for part in encoding)
+    assert all(p.grad.isfinite().all() for p in encoder.parameters())

@@ -1,8 +1,11 @@
 """The recurrence with its own backward pass, against the plain loop that autograd records."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from latent_morph import recurrence
 from latent_morph.recurrence import rotating_recurrence
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -15,6 +18,21 @@ def reference(cos, sin, u, v):
         re.append(cos[k] * before[0] - sin[k] * before[1] + u[k])
         im.append(sin[k] * before[0] + cos[k] * before[1] + v[k])
     return torch.stack(re), torch.stack(im)
+
+
+def reversed_reference(cos, sin, u, v):
+    """In reverse order, where the step into row k of the reversed series is its next one's."""
+    flipped = [torch.cat([turn[:1], turn[1:].flip(0)]) for turn in (cos, sin)]
+    re, im = reference(*flipped, u.flip(0), v.flip(0))
+    return re.flip(0), im.flip(0)
+
+
+DIRECTIONS = {
+    "loop": (rotating_recurrence, reference),
+    "loop backwards": (partial(rotating_recurrence, backwards=True), reversed_reference),
+    "scan": (recurrence._scan, reference),
+    "scan backwards": (recurrence._scan_backwards, reversed_reference),
+}
 
 
 def inputs(steps, *, gap=None):
@@ -30,22 +48,26 @@ def inputs(steps, *, gap=None):
     return [x.detach().requires_grad_() for x in (decay * turn.cos(), decay * turn.sin(), u, v)]
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("steps", [1, 2, 50])
-def test_equals_the_step_by_step_reference_and_so_does_its_gradient(steps):
+def test_equals_the_step_by_step_reference_and_so_does_its_gradient(steps, direction):
+    evaluate, expected = DIRECTIONS[direction]
     ours, theirs = inputs(steps), inputs(steps)
     weights = torch.randn(2, steps, 3, 4, generator=torch.Generator().manual_seed(1))
-    found, wanted = rotating_recurrence(*ours), reference(*theirs)
+    found, wanted = evaluate(*ours), expected(*theirs)
     for left, right in zip(found, wanted, strict=True):
         torch.testing.assert_close(left, right, atol=1e-12, rtol=1e-12)
     sum((w * x).sum() for w, x in zip(weights, found, strict=True)).backward()
     sum((w * x).sum() for w, x in zip(weights, wanted, strict=True)).backward()
     for left, right in zip(ours, theirs, strict=True):
-        expected = torch.zeros_like(right) if right.grad is None else right.grad
-        torch.testing.assert_close(left.grad, expected, atol=1e-10, rtol=1e-10)
+        grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in (left, right)]
+        torch.testing.assert_close(*grads, atol=1e-10, rtol=1e-10)
 
 
-def test_gradcheck():
-    assert torch.autograd.gradcheck(rotating_recurrence, inputs(4))
+@pytest.mark.parametrize("backwards", [False, True])
+def test_gradcheck(backwards):
+    evaluate = partial(rotating_recurrence, backwards=backwards)
+    assert torch.autograd.gradcheck(evaluate, inputs(4))
 
 
 @pytest.mark.parametrize("gap", [1e-6, 1e6])

@@ -45,7 +45,7 @@ class MorphEncoder(Encoder):
         layers: int = 3,
         dropout: float = 0.1,
         pool: int = 1,
-        warp_blocks: int = 2,
+        warp_blocks: int = 1,
     ) -> None:
         super().__init__(n_channels, latent_dim, hidden_dim)
         self.pool = check_count("pool", pool)
@@ -72,10 +72,12 @@ class MorphEncoder(Encoder):
         # Only rows where something was observed speak of z0: a queried row must not move it.
         first, last = _span(tokens.observed)
         lead = tokens.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(observed)
-        start = self.layers[-1].carried(_row(backwards, first), lead)  # type: ignore[operator]
+        ending = [_row(half, last) for half in forwards]
+        beginning = [_row(half, first) for half in backwards]
+        start = self.layers[-1].carried(*beginning, lead)  # type: ignore[operator]
         mean_row = (rows * observed).sum(0) / observed.sum(0).clamp(min=1)
         anything = observed.amax(0)
-        known = torch.cat([mean_row, start * anything, _row(forwards, last) * anything], dim=-1)
+        known = torch.cat([mean_row, start * anything, *(x * anything for x in ending)], dim=-1)
         mean, spread = self.posterior(known).chunk(2, dim=-1)
         states = rows.transpose(0, 1)
         if tokens.of_row is not None:
@@ -135,47 +137,41 @@ class _Layer(nn.Module):
         self.n_modes = max(1, hidden_dim // 2)
         # From a memory of the whole span to one of a hundredth; from no turn to as many.
         octaves = torch.linspace(0.0, math.log(100.0), self.n_modes)
-        self.log_rates = nn.Parameter(octaves.repeat(2))
+        self.log_rates = nn.Parameter(octaves.repeat(2, 1))
         self.frequencies = nn.Parameter(
-            torch.pi * torch.linspace(0.0, 30.0, self.n_modes).repeat(2)
+            torch.pi * torch.linspace(0.0, 30.0, self.n_modes).repeat(2, 1)
         )
         self.norm = nn.LayerNorm(hidden_dim)
         self.drive = nn.Linear(hidden_dim, 4 * self.n_modes)
         self.read = nn.Linear(4 * self.n_modes, hidden_dim)
         self.gate = nn.Linear(hidden_dim, hidden_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
 
     def forward(
         self, rows: Tensor, observed: Tensor, gaps: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(T, N, H), (T, N, 1), (T, N) -> rows and both directions' states (T, N, 2 P)."""
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """(K, N, H), (K, N, 1), (K, N) to rows, and the halves (K, N, P) of both directions."""
         normed = self.norm(rows)
-        ahead, back = (self.drive(normed) * observed).chunk(2, dim=-1)
-        # Backwards the rows come in reverse, and row k is reached over the gap before row k + 1.
-        back, flipped = back.flip(0), F.pad(gaps[1:].flip(0), (0, 0, 1, 0))
-        turns = zip(self._turns(gaps, 0), self._turns(flipped, 1), strict=True)
-        pushes = zip(ahead.chunk(2, dim=-1), back.chunk(2, dim=-1), strict=True)
-        # One loop serves both directions, side by side.
-        halves = rotating_recurrence(*(torch.cat(pair, dim=-1) for pair in (*turns, *pushes)))
-        (re, re_back), (im, im_back) = (half.chunk(2, dim=-1) for half in halves)
-        forwards = torch.cat([re, im], dim=-1)
-        backwards = torch.cat([re_back, im_back], dim=-1).flip(0)
-        update = self.read(torch.cat([forwards, backwards], dim=-1))
-        rows = rows + self.dropout(update * F.silu(self.gate(normed)))
-        return rows, forwards, backwards
+        pushes = (self.drive(normed) * observed).chunk(4, dim=-1)
+        forwards = rotating_recurrence(*self._turns(gaps, 0), *pushes[:2])
+        backwards = rotating_recurrence(*self._turns(gaps, 1), *pushes[2:], backwards=True)
+        update = self.read(torch.cat([*forwards, *backwards], dim=-1))
+        update = update * F.silu(self.gate(normed))
+        if self.training and self.dropout:
+            # One draw a series serves all of its rows: cheap, and no noise between neighbours.
+            update = update * F.dropout(torch.ones_like(update[0]), self.dropout)
+        return rows + update, forwards, backwards
 
     def _turns(self, gaps: Tensor, direction: int) -> tuple[Tensor, Tensor]:
         """exp(a t) cos(b t) and exp(a t) sin(b t) of one direction's modes: (...) to (..., P)."""
-        chosen = slice(direction * self.n_modes, (direction + 1) * self.n_modes)
         t = gaps.unsqueeze(-1)
-        decay = (-self.log_rates[chosen].exp() * t).exp()
-        angle = self.frequencies[chosen] * t
+        decay = (-self.log_rates[direction].exp() * t).exp()
+        angle = self.frequencies[direction] * t
         return decay * angle.cos(), decay * angle.sin()
 
-    def carried(self, state: Tensor, lead: Tensor) -> Tensor:
-        """A backward state (N, 2 P) flowed on for `lead` (N,), to time 0."""
+    def carried(self, re: Tensor, im: Tensor, lead: Tensor) -> Tensor:
+        """A backward state's halves (N, P) flowed on for `lead` (N,), to time 0: (N, 2 P)."""
         cos, sin = self._turns(lead, 1)
-        re, im = state.chunk(2, dim=-1)
         return torch.cat([cos * re - sin * im, sin * re + cos * im], dim=-1)
 
 
