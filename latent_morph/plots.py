@@ -25,8 +25,8 @@ Curve: TypeAlias = tuple[ArrayLike, ArrayLike]
 Drawn: TypeAlias = Any  # axes, an array of axes, or a figure
 
 # Paul Tol's "bright": seven colours told apart by colour-blind readers, and in print.
-_CLASS_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB")
-_MAIN, _SECOND = _CLASS_COLOURS[0], _CLASS_COLOURS[1]
+CLASS_COLOURS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#BBBBBB")
+_MAIN, _SECOND = CLASS_COLOURS[0], CLASS_COLOURS[1]
 _INK, _SOFT, _FAINT = "#222222", "#666666", "#D0D0D0"
 _SMALL, _TEXT = 8.5, 9.5  # points
 
@@ -689,8 +689,8 @@ def _legend_style() -> dict[str, Any]:
 
 
 def _class_colours(n: int) -> list[str]:
-    if n <= len(_CLASS_COLOURS):
-        return list(_CLASS_COLOURS[:n])
+    if n <= len(CLASS_COLOURS):
+        return list(CLASS_COLOURS[:n])
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 

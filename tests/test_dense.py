@@ -7,7 +7,7 @@ import torch
 from helpers import states, stirred
 
 from latent_morph.flows import FLOWS, MorphFlow
-from latent_morph.flows.dense import NODES, dense_curve
+from latent_morph.flows.dense import DEGREES, dense_curve
 from latent_morph.flows.registry import morph_neural
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -118,7 +118,7 @@ def test_fast_waves_are_not_mistaken_for_slow_ones():
 def test_few_times_are_exact():
     exact, dense = pair(1e-2)
     z = states(5, dim=4)
-    for times in (torch.linspace(0, 1, NODES).double(), torch.rand(5, 7).double()):
+    for times in (torch.linspace(0, 1, DEGREES[0]).double(), torch.rand(5, 7).double()):
         torch.testing.assert_close(dense(z, times), exact(z, times), atol=0, rtol=0)
 
 

@@ -12,7 +12,7 @@ LAYERS = [
     {"checks", "seeding", "records"},
     {"nn", "series", "recurrence"},
     {"bijections", "scaling", "thinning", "persistence", "plots"},
-    {"flows"},
+    {"flows", "compiling"},
     {"encoders"},
     {"decoders"},
     {"models"},

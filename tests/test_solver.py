@@ -77,6 +77,15 @@ def test_adjoint_gives_the_same_gradients(method):
         torch.testing.assert_close(direct, by_adjoint, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("method", ["rk4", "scipy_solver"])
+def test_adjoint_without_gradients(method):
+    flow = solver_recipe(3, method=method, adjoint=True, units=8, seed=0).double()
+    z, times = states(4), torch.linspace(0, 1, 5).double()
+    with torch.inference_mode():
+        path = flow(z, times)
+    torch.testing.assert_close(path, flow(z, times).detach(), atol=1e-12, rtol=1e-12)
+
+
 def test_adjoint_of_single_times():
     z, times = states(4), torch.tensor([[0.2], [0.9], [0.0], [-0.4]]).double()
     gradients = []

@@ -94,7 +94,8 @@ class CouplingINN(Bijection):
         """Applies `function`, which works on points as columns (dim, M), to points (..., dim)."""
         rows = x.reshape(-1, self.dim)
         # With gradients every intermediate result is kept anyway, and there is nothing to save.
-        pieces = [rows] if torch.is_grad_enabled() else rows.split(_PIECE)
+        whole = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        pieces = [rows] if whole else rows.split(_PIECE)
         done = [function(piece.mT.contiguous()).mT for piece in pieces]
         return torch.cat(done).reshape(x.shape) if len(done) > 1 else done[0].reshape(x.shape)
 

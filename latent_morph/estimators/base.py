@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
 from torch import Tensor, nn
 
 from latent_morph.checks import check_choice, check_count, check_device
+from latent_morph.compiling import compile_warps
 from latent_morph.decoders import HEADS, Decoder, PointHead, SeriesHead
 from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
 from latent_morph.flows import FLOWS, Recipe
@@ -83,6 +84,7 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "validation_fraction": [Interval(Real, 0, 1, closed="left")],
     "checkpoint": [str, Path, None],
     "resume": ["boolean"],
+    "compile": ["boolean"],
     "device": [str],
     "random_state": ["random_state"],
     "verbose": ["verbose"],
@@ -133,6 +135,7 @@ class LatentODEBase(BaseEstimator):
     validation_fraction: float
     checkpoint: str | Path | None
     resume: bool
+    compile: bool
     device: str
     random_state: Any
     verbose: int | bool
@@ -184,18 +187,17 @@ class LatentODEBase(BaseEstimator):
             )
         return batch
 
-    def _scaled(self, X: Data) -> tuple[SeriesBatch, Tensor]:
-        """Scaled series and (N,) the raw time at which each starts."""
+    def _asked(self, X: Data) -> SeriesBatch:
+        """The series that a fitted estimator is asked about, in the units of the data."""
         check_is_fitted(self)
-        batch = self._series(X, reset=False)
-        return self._scale(batch), batch.times[:, 0]
+        return self._series(X, reset=False)
 
     def _scale(self, batch: SeriesBatch) -> SeriesBatch:
         return self.scaler_.transform(batch).to(dtype=torch.float32)
 
-    def _query_times(self, times: Data, starts: Tensor) -> Tensor:
+    def _query_times(self, times: Data, batch: SeriesBatch) -> Tensor:
         """Raw query times, (Q,) shared or (N, Q), to scaled ones (N, Q)."""
-        raw = as_moments("times", times)
+        raw, starts = as_moments("times", times), batch.times[:, 0]
         if raw.ndim not in (1, 2) or (raw.ndim == 2 and len(raw) != len(starts)):
             raise ValueError(
                 f"times must have shape (Q,) or ({len(starts)}, Q), got {tuple(raw.shape)}"
@@ -233,6 +235,8 @@ class LatentODEBase(BaseEstimator):
         examples = Examples(self._scale(batch), target, labels, weight).to(self.device)
         with seeded(seed):
             self.model_ = self._build(n_classes).to(self.device)
+            if self.compile:
+                compile_warps(self.model_)
         if class_weight is not None:
             class_weight = class_weight.to(self.device)
         settings = Settings(
@@ -316,6 +320,10 @@ class LatentODEBase(BaseEstimator):
         return LatentODE(encoder, flow, decoder, head)  # type: ignore[arg-type]
 
     def _build_encoder(self) -> Encoder:
+        options = self.encoder_ode_options
+        if options is None and isinstance(self.encoder_ode, str):
+            options = ENCODER_ODE_DEFAULTS.get(self.encoder_ode)
+        recipe = resolve_flow(self.encoder_ode, options, "encoder_ode")
         if self.encoder == "morph":
             return MorphEncoder(
                 self.n_channels_,
@@ -325,33 +333,28 @@ class LatentODEBase(BaseEstimator):
                 dropout=self.dropout,
                 pool=self.pool,
             )
-        options = self.encoder_ode_options
-        if options is None and isinstance(self.encoder_ode, str):
-            options = ENCODER_ODE_DEFAULTS.get(self.encoder_ode)
         return GRUODEEncoder(
             self.n_channels_,
             self.latent_dim,
-            resolve_flow(self.encoder_ode, options, "encoder_ode"),
+            recipe,
             hidden_dim=self.hidden_dim,
             bidirectional=self.bidirectional,
         )
 
     # Answers
 
-    def _chunks(self, batch: SeriesBatch) -> Iterator[slice]:
+    def _parts(self, batch: SeriesBatch) -> Iterator[tuple[slice, SeriesBatch]]:
+        """Series some at a time, and scaled: memory stays bounded however many there are."""
         size = max(self.batch_size, 256)
         for start in range(0, len(batch), size):
-            yield slice(start, start + size)
+            chosen = slice(start, start + size)
+            yield chosen, self._scale(batch[chosen]).to(self.device)
 
-    def _outputs(
-        self, batch: SeriesBatch, query_times: Tensor | None = None
-    ) -> Iterator[tuple[slice, LatentOutput]]:
-        """The model's outputs on chunks of scaled series, so that memory stays bounded."""
-        for chosen in self._chunks(batch):
-            part = batch[chosen].trim().to(self.device)
-            times = None if query_times is None else query_times[chosen].to(self.device)
+    def _outputs(self, batch: SeriesBatch) -> Iterator[tuple[slice, LatentOutput]]:
+        """The model's outputs at the series' own times, some series at a time."""
+        for chosen, part in self._parts(batch):
             with torch.inference_mode():
-                yield chosen, self.model_(part, times)
+                yield chosen, self.model_(part.trim())
 
     def reconstruct(
         self,
@@ -385,12 +388,12 @@ class LatentODEBase(BaseEstimator):
             If `return_std`.
         """
         check_count("n_samples", n_samples, least=0)
-        batch, starts = self._scaled(X)
-        query = batch.times if times is None else self._query_times(times, starts)
+        batch = self._asked(X)
+        query = None if times is None else self._query_times(times, batch)
         means, spreads = [], []
-        for chosen in self._chunks(batch):
-            part = batch[chosen].to(self.device)
-            mean, spread = self._moments(part, query[chosen].to(self.device), n_samples)
+        for chosen, part in self._parts(batch):
+            asked = part.times if query is None else query[chosen].to(self.device)
+            mean, spread = self._moments(part, asked, n_samples)
             means.append(mean.cpu())
             spreads.append(spread.cpu())
         mean = self.scaler_.inverse_values(torch.cat(means).double())
@@ -419,8 +422,7 @@ class LatentODEBase(BaseEstimator):
         n_samples, return_std
             As in `reconstruct`.
         """
-        check_is_fitted(self)
-        batch = self._series(X, reset=False)
+        batch = self._asked(X)
         steps = as_moments("ahead", ahead)
         if steps.ndim != 1:
             raise ValueError(f"ahead must have shape (Q,), got {tuple(steps.shape)}")
@@ -483,11 +485,11 @@ class LatentODEBase(BaseEstimator):
 
     def _latent_start(self, X: Data) -> np.ndarray:
         """(N, D) posterior means of z0."""
-        batch, _ = self._scaled(X)
-        means = []
-        for chosen in self._chunks(batch):
-            with torch.inference_mode():
-                means.append(self.model_.encoder(batch[chosen].trim().to(self.device)).mean.cpu())
+        with torch.inference_mode():
+            means = [
+                self.model_.encoder(part.trim()).mean.cpu()
+                for _, part in self._parts(self._asked(X))
+            ]
         return torch.cat(means).numpy()
 
     # Files

@@ -89,14 +89,11 @@ class LatentODEPointClassifier(ClassifierBase):
             Or a list of arrays (T_i, n_classes) where lengths differ; or, fitted with one label a
             series and without `times`, the mean over points, (n_cases, n_classes).
         """
-        batch, starts = self._scaled(X)
-        if times is None and not self.one_label_a_series_:
-            check_sorted(X)
+        batch = self._asked(X)
         if times is not None:
-            batch, rows = insert_rows(batch, self._query_times(times, starts))
-            answers = self._probabilities(batch)
-            wide = rows.unsqueeze(-1).expand(-1, -1, answers.shape[-1])
-            return answers.gather(1, wide).numpy()
+            return self._probabilities_at(batch, self._query_times(times, batch)).numpy()
+        if not self.one_label_a_series_:
+            check_sorted(X)
         answers = self._probabilities(batch)
         if self.one_label_a_series_:
             inside = batch.present.unsqueeze(-1)
@@ -119,21 +116,31 @@ class LatentODEPointClassifier(ClassifierBase):
         if self.one_label_a_series_:
             return float(super().score(X, y, sample_weight))
         check_sorted(X)
-        batch = self._series(X, reset=False)
+        batch = self._asked(X)
         labels, _ = flat_labels(y, batch)
-        best = self._probabilities(self._scale(batch)).argmax(-1)[batch.present]
+        best = self._probabilities(batch).argmax(-1)[batch.present]
         weight = None
         if sample_weight is not None:
             weight = np.repeat(np.asarray(sample_weight), batch.lengths.numpy())
         return float(np.average(self.classes_[best.numpy()] == labels, weights=weight))
 
     def _probabilities(self, batch: SeriesBatch) -> Tensor:
-        """(N, T, K) for scaled series; what stands in padding means nothing."""
+        """(N, T, K) at the series' own times; what stands in padding means nothing."""
         answers = torch.zeros(len(batch), batch.n_times, len(self.classes_))
         for chosen, output in self._outputs(batch):
             part = class_logits(output).softmax(-1)
             answers[chosen, : part.shape[1]] = part.cpu()
         return answers
+
+    def _probabilities_at(self, batch: SeriesBatch, query: Tensor) -> Tensor:
+        """(N, Q, K) at scaled times (N, Q), which become rows where nothing was observed."""
+        answers = []
+        for chosen, part in self._parts(batch):
+            wider, rows = insert_rows(part, query[chosen].to(part.device))
+            with torch.inference_mode():
+                all_rows = class_logits(self.model_(wider)).softmax(-1)
+            answers.append(all_rows.take_along_dim(rows.unsqueeze(-1), dim=1).cpu())
+        return torch.cat(answers)
 
     def _extra_config(self) -> dict[str, Any]:
         return super()._extra_config() | {"one_label_a_series": self.one_label_a_series_}

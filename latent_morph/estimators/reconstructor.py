@@ -68,7 +68,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         ode_options: dict[str, Any] | None = None,
         encoder: str = "morph",
         encoder_layers: int = 3,
-        dropout: float = 0.1,
+        dropout: float = 0.0,
         pool: int = 1,
         encoder_ode: str | Recipe = "linear",
         encoder_ode_options: dict[str, Any] | None = None,
@@ -96,6 +96,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         validation_fraction: float = 0.1,
         checkpoint: str | Path | None = None,
         resume: bool = False,
+        compile: bool = False,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
@@ -133,6 +134,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.validation_fraction = validation_fraction
         self.checkpoint = checkpoint
         self.resume = resume
+        self.compile = compile
         self.device = device
         self.random_state = random_state
         self.verbose = verbose

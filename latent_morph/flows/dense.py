@@ -6,7 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-NODES = 16  # a panel
+# Degrees of the polynomials that are tried on a panel. Nodes of one are among those of the next.
+DEGREES = (16, 32, 64)
+# Interpolation is tried where there are this many times as many times as nodes at first.
+_PAYS = 4
 _PIECE = 2**18  # entries of the basis at a time: what is computed then stays in the cache
 
 Curve = Callable[[Tensor, Tensor], Tensor]
@@ -19,8 +22,9 @@ def dense_curve(
 
     The span of the times is cut into panels with Chebyshev nodes in each. Series whose last
     coefficients in every panel are small, which bounds what the polynomials leave out, are read
-    off; the others get twice as many panels, until there would be as many nodes as times, and the
-    curve itself is evaluated. Series do not see each other: each gets the panels it needs.
+    off. The others get polynomials of twice the degree, which need only the nodes in between, and
+    at last more panels, until there would be nearly as many nodes as times, and the curve itself
+    is evaluated. Series do not see each other: each gets the degree it needs.
 
     Args:
         curve: Starts (N, D) and times (T,) or (N, T) to states (N, T, D), smooth in time.
@@ -29,53 +33,94 @@ def dense_curve(
         tolerance: Largest error, relative to the largest absolute value of each series' curve.
         panels: How many to try first.
     """
-    if panels * NODES >= times.shape[-1]:
+    if times.shape[-1] < _PAYS * panels * (DEGREES[0] + 1):
         return curve(start, times)
-    first = times.amin(-1, keepdim=True)
-    span = (times.amax(-1, keepdim=True) - first).clamp(min=torch.finfo(times.dtype).tiny)
-    values = curve(start, first + span * _nodes(panels).to(times))
-    coefficients = _cosine_transform().to(times) @ values.unflatten(1, (panels, NODES))
-    place = (times - first) / span * panels
-    read = _read_shared if times.ndim == 1 else _read_ragged
-    good = _resolved(coefficients.detach(), values.detach(), tolerance)
-    if good.all():
-        return read(coefficients, place)
-
-    def chosen(series: Tensor, which: Tensor) -> Tensor:
-        return series if series.ndim == 1 else series[which]
-
-    states = start.new_empty(len(start), times.shape[-1], start.shape[-1])
-    if good.any():
-        states[good] = read(coefficients[good], chosen(place, good))
-    states[~good] = dense_curve(
-        curve, start[~good], chosen(times, ~good), tolerance=tolerance, panels=2 * panels
-    )
-    return states
+    return _Samples(curve, start, times, panels).read(tolerance)
 
 
-def _nodes(panels: int) -> Tensor:
-    """(panels * NODES,) Chebyshev nodes of the panels of [0, 1], ascending."""
-    x = -torch.cos(math.pi * (torch.arange(NODES, dtype=torch.float64) + 0.5) / NODES)
-    return ((torch.arange(panels).unsqueeze(1) + (x + 1) / 2) / panels).flatten()
+class _Samples:
+    """Values of the curve at the nodes of every panel, (N, P, degree + 1, D)."""
+
+    def __init__(self, curve: Curve, start: Tensor, times: Tensor, panels: int) -> None:
+        self.curve, self.start, self.times, self.panels = curve, start, times, panels
+        self.first = times.amin(-1, keepdim=True)
+        self.span = times.amax(-1, keepdim=True) - self.first
+        self.degree = DEGREES[0]
+        self.values = self._at(_nodes(self.degree))
+
+    def _at(self, nodes: Tensor) -> Tensor:
+        """The curve at `nodes` (K,) from -1 to 1 of each panel: (N, P, K, D)."""
+        edges = torch.arange(self.panels, dtype=nodes.dtype).unsqueeze(1)
+        share = ((edges + (nodes + 1) / 2) / self.panels).flatten().to(self.times)
+        states = self.curve(self.start, self.first + self.span * share)
+        return states.unflatten(1, (self.panels, len(nodes)))
+
+    def read(self, tolerance: float) -> Tensor:
+        """(N, T, D) at all times, series that are not yet resolved from finer samples."""
+        coefficients = _cosine_transform(self.degree).to(self.times) @ self.values
+        good = _resolved(coefficients.detach(), self.values.detach(), tolerance)
+        place = (
+            (self.times - self.first)
+            / self.span.clamp(min=torch.finfo(self.times.dtype).tiny)
+            * self.panels
+        )
+        read = _read_shared if self.times.ndim == 1 else _read_ragged
+        if good.all():
+            return read(coefficients, place)
+        states = self.start.new_empty(len(self.start), self.times.shape[-1], self.start.shape[-1])
+        if good.any():
+            states[good] = read(coefficients[good], place if place.ndim == 1 else place[good])
+        states[~good] = self._finer(~good, tolerance)
+        return states
+
+    def _finer(self, which: Tensor, tolerance: float) -> Tensor:
+        """The series `which` from twice the degree, or more panels, or exactly."""
+        if not which.all():
+            self.start, self.values = self.start[which], self.values[which]
+            if self.times.ndim > 1:
+                self.times, self.first = self.times[which], self.first[which]
+                self.span = self.span[which]
+        n_times = self.times.shape[-1]
+        if self.degree == DEGREES[-1]:
+            panels = 4 * self.panels
+            return dense_curve(
+                self.curve, self.start, self.times, tolerance=tolerance, panels=panels
+            )
+        if 2 * self.degree * self.panels >= n_times:
+            return self.curve(self.start, self.times)
+        self.degree *= 2
+        between = self._at(_nodes(self.degree)[1::2])
+        old = self.values
+        self.values = torch.cat(
+            [torch.stack([old[:, :, :-1], between], dim=3).flatten(2, 3), old[:, :, -1:]], dim=2
+        )
+        return self.read(tolerance)
 
 
-def _cosine_transform() -> Tensor:
-    """(NODES, NODES): values at the ascending nodes to coefficients of Chebyshev polynomials."""
-    k = torch.arange(NODES, dtype=torch.float64)
-    angles = math.pi * (NODES - 1 - k + 0.5) / NODES
-    matrix = torch.cos(k.unsqueeze(1) * angles) * (2 / NODES)
-    matrix[0] /= 2
+def _nodes(degree: int) -> Tensor:
+    """(degree + 1,) Chebyshev nodes from -1 to 1, ascending, the ends among them."""
+    return -torch.cos(math.pi * torch.arange(degree + 1, dtype=torch.float64) / degree)
+
+
+def _cosine_transform(degree: int) -> Tensor:
+    """(degree + 1, degree + 1): values at the nodes to coefficients of Chebyshev polynomials."""
+    k = torch.arange(degree + 1, dtype=torch.float64)
+    matrix = torch.cos(math.pi / degree * k.unsqueeze(1) * (degree - k)) * (2 / degree)
+    matrix[:, [0, -1]] /= 2
+    matrix[[0, -1]] /= 2
     return matrix
 
 
 def _resolved(coefficients: Tensor, values: Tensor, tolerance: float) -> Tensor:
-    """(N,) whether what lies beyond the last coefficients, (N, P, NODES, D), is negligible.
+    """(N,) whether what lies beyond the last coefficients, (N, P, degree + 1, D), is negligible.
 
-    Coefficients of a smooth curve fall geometrically. Falling by a third each, all that are left
-    out and their images on the nodes sum to no more than twice the last two.
+    Coefficients of a smooth curve fall geometrically. If they fall by half or more from one
+    quarter to the next, all that are left out, and as much again for their images on the nodes,
+    sum to no more than twice the last quarter.
     """
-    left_out = 2 * coefficients[:, :, -2:].abs().sum(2).amax((1, 2))
-    return left_out <= tolerance * values.abs().amax((1, 2))
+    quarter = coefficients.shape[2] // 4
+    left_out = 2 * coefficients[:, :, -quarter:].abs().sum(2).amax((1, 2))
+    return left_out <= tolerance * values.abs().amax((1, 2, 3))
 
 
 def _panel(place: Tensor, panels: int) -> Tensor:
@@ -83,22 +128,22 @@ def _panel(place: Tensor, panels: int) -> Tensor:
     return place.long().clamp(max=panels - 1)
 
 
-def _basis(x: Tensor) -> Tensor:
-    """Chebyshev polynomials (..., NODES) at x from -1 to 1."""
+def _basis(x: Tensor, size: int) -> Tensor:
+    """The first Chebyshev polynomials (..., size) at x from -1 to 1."""
     columns = [torch.ones_like(x), x]
-    while len(columns) < NODES:
+    while len(columns) < size:
         columns.append(2 * x * columns[-1] - columns[-2])
     return torch.stack(columns, dim=-1)
 
 
 def _read_shared(coefficients: Tensor, place: Tensor) -> Tensor:
-    """(N, P, NODES, D) at places (T,): one matrix product a panel, for all series together."""
-    n_series, panels, _, dim = coefficients.shape
+    """(N, P, K, D) at places (T,): one matrix product a panel, for all series together."""
+    n_series, panels, n_terms, dim = coefficients.shape
     columns = coefficients.permute(1, 2, 0, 3).flatten(2)
     ordered, order = place.sort()
     panel = _panel(ordered, panels)
     counts = panel.bincount(minlength=panels).tolist()
-    parts = _basis(2 * (ordered - panel) - 1).split(counts)
+    parts = _basis(2 * (ordered - panel) - 1, n_terms).split(counts)
     rows = torch.cat([part @ matrix for part, matrix in zip(parts, columns, strict=True)])
     if not torch.equal(order, torch.arange(len(order), device=order.device)):
         rows = rows.index_select(0, order.argsort())
@@ -106,15 +151,15 @@ def _read_shared(coefficients: Tensor, place: Tensor) -> Tensor:
 
 
 def _read_ragged(coefficients: Tensor, place: Tensor) -> Tensor:
-    """(N, P, NODES, D) at places (N, T): each series has times of its own in every panel."""
-    size = max(1, _PIECE // (place.shape[1] * NODES))
+    """(N, P, K, D) at places (N, T): each series has times of its own in every panel."""
+    size = max(1, _PIECE // (place.shape[1] * coefficients.shape[2]))
     pieces = zip(coefficients.split(size), place.split(size), strict=True)
     return torch.cat([_read_some(*piece) for piece in pieces])
 
 
 def _read_some(coefficients: Tensor, place: Tensor) -> Tensor:
-    """(N, P, NODES, D) at (N, T): times are put into one padded row a panel, and read back."""
-    n_series, panels, _, dim = coefficients.shape
+    """(N, P, K, D) at (N, T): times are put into one padded row a panel, and read back."""
+    n_series, panels, n_terms, dim = coefficients.shape
     ordered, order = place.sort(dim=1)
     panel = _panel(ordered, panels)
     counts = torch.zeros(n_series, panels, dtype=torch.long, device=place.device)
@@ -126,5 +171,5 @@ def _read_some(coefficients: Tensor, place: Tensor) -> Tensor:
     padded = place.new_zeros(n_series, panels * width)
     padded.scatter_(1, slot, 2 * (ordered - panel) - 1)
     slot = torch.empty_like(slot).scatter_(1, order, slot)
-    read = _basis(padded).unflatten(1, (panels, width)) @ coefficients
+    read = _basis(padded, n_terms).unflatten(1, (panels, width)) @ coefficients
     return read.flatten(1, 2).take_along_dim(slot.unsqueeze(-1).expand(-1, -1, dim), dim=1)

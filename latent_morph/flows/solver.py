@@ -152,7 +152,7 @@ class SolverFlow(Flow):
             rhs = self._limited(rhs, grid, unit)
         failure = partial(self._failure, grid, unit)
         with _in_words(failure):
-            if self.adjoint:
+            if self.adjoint and torch.is_grad_enabled():
                 learned = tuple(p for p in self.parameters() if p.requires_grad)
                 path = _Adjoint.apply(
                     partial(odeint_adjoint, rhs, t=grid, adjoint_params=learned, **settings),

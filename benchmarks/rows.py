@@ -1,0 +1,53 @@
+"""What every benchmark returns: rows, and how they are shown."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from latent_morph.diagnostics import Timing
+
+Row = dict[str, Any]
+
+# The reference of every ratio.
+REFERENCE = "morph"
+
+
+def timed_rows(task: str, timings: Mapping[str, Timing], **more: Any) -> list[Row]:  # noqa: ANN401
+    """One row a candidate; `more` has values for all rows, or mappings from candidate to value."""
+    reference = timings[REFERENCE].mean_ms if REFERENCE in timings else None
+    return [
+        {
+            "task": task,
+            "candidate": name,
+            "mean_ms": timing.mean_ms,
+            "std_ms": timing.std_ms,
+            "ratio_to_morph": None if reference is None else timing.mean_ms / reference,
+            "threads": torch.get_num_threads(),
+            **{
+                key: value.get(name) if isinstance(value, Mapping) else value
+                for key, value in more.items()
+            },
+        }
+        for name, timing in timings.items()
+    ]
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """A table with a column for each key that any row has a value for."""
+    keys = [
+        key
+        for key in dict.fromkeys(key for row in rows for key in row)
+        if any(row.get(key) is not None for row in rows)
+    ]
+    lines = ["| " + " | ".join(keys) + " |", "|" + " --- |" * len(keys)]
+    lines += ["| " + " | ".join(_cell(row.get(key)) for key in keys) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:  # noqa: ANN401
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:,.0f}"
+    return str(value)

@@ -1,0 +1,64 @@
+"""The INN's sizes and activation against what they cost and what they score, on validation."""
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.models import SETTINGS, Setting, problem, query
+from benchmarks.rows import Row, timed_rows
+from latent_morph.diagnostics import interleaved
+from latent_morph.experiments.presets import preset_parameters
+from latent_morph.experiments.tasks import TASKS
+
+TITLE = "Sizes of the INN: time of an integration, and validation score after equal epochs"
+
+INNS: dict[str, dict[str, Any]] = {
+    "4 x 32 silu": {"blocks": 4, "width": 32},
+    "2 x 32 silu": {"blocks": 2, "width": 32},
+    "3 x 32 silu": {"blocks": 3, "width": 32},
+    "2 x 64 silu": {"blocks": 2, "width": 64},
+    "4 x 16 silu": {"blocks": 4, "width": 16},
+    "4 x 64 silu": {"blocks": 4, "width": 64},
+    "4 x 32 tanh": {"blocks": 4, "width": 32, "activation": "tanh"},
+    "4 x 32 gelu": {"blocks": 4, "width": 32, "activation": "gelu"},
+}
+EPOCHS = {"periodic 100": 40, "activity": 4}
+
+
+def run(*, short: bool) -> list[Row]:
+    """Ratios are to the compact preset. The test sets are not touched."""
+    rows: list[Row] = []
+    for task, epochs in EPOCHS.items():
+        setting = SETTINGS[task]
+        models = {
+            name: _fitted(setting, options, epochs=2 if short else epochs)
+            for name, options in INNS.items()
+        }
+        calls = {name: _step(model, setting) for name, model in models.items()}
+        timings = interleaved(calls, repeats=5 if short else 20)
+        scores = {name: model.history_[-1]["validation_score"] for name, model in models.items()}
+        metric = TASKS[setting.dataset].metric
+        shown = {n: -s for n, s in scores.items()} if metric == "mse" else scores
+        reference = next(iter(timings.values())).mean_ms
+        found = timed_rows(task, timings, epochs=2 if short else epochs)
+        for row in found:
+            row["ratio_to_morph"] = row["mean_ms"] / reference
+            row[f"validation_{metric}"] = shown[row["candidate"]]
+        rows += found
+    return rows
+
+
+def _step(model: Any, setting: Setting) -> Callable[[], Any]:  # noqa: ANN401
+    """Forward and backward, which is what training pays for."""
+    _, z0, times = query(model, setting)
+    return lambda: model.model_.flow(z0, times).sum().backward()
+
+
+def _fitted(setting: Setting, options: dict[str, Any], *, epochs: int) -> Any:  # noqa: ANN401
+    data = problem(setting.dataset, setting.n_times, None)
+    params = preset_parameters(setting.dataset, "default", "morph") | {
+        "ode": "morph",
+        "ode_options": {"inn": options},
+        "max_epochs": epochs,
+        "random_state": 0,
+    }
+    return TASKS[setting.dataset].estimator(**params).fit(data.train_X, data.train_y)

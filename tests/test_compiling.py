@@ -1,0 +1,50 @@
+"""Compiling changes speed and nothing else; without a compiler nothing changes at all."""
+
+import copy
+import logging
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from latent_morph import LatentODEClassifier
+from latent_morph.compiling import compile_warps
+from latent_morph.flows import FLOWS
+
+
+def flow():
+    return FLOWS["morph"](3, inn={"blocks": 1, "width": 4}, seed=0)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own affairs
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_same_answers_and_gradients():
+    plain, fast = flow(), flow()
+    assert compile_warps(fast)
+    for n in (3, 50):  # shapes may change
+        z, times = torch.randn(n, 3), torch.linspace(0, 1, 7)
+        torch.testing.assert_close(fast(z, times), plain(z, times), atol=1e-5, rtol=1e-5)
+    with torch.inference_mode():
+        torch.testing.assert_close(fast(z, times), plain(z, times), atol=1e-5, rtol=1e-5)
+    for each in (plain, fast):
+        each(z, times).square().sum().backward()
+    for one, other in zip(plain.parameters(), fast.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-3, rtol=1e-3)
+    for again in (copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
+        torch.testing.assert_close(again(z, times), plain(z, times), atol=1e-5, rtol=1e-5)
+
+
+def test_goes_on_without_a_compiler(monkeypatch, caplog):
+    def no_compiler(*args, **kwargs):
+        raise RuntimeError("no C++ compiler found\nand much more")
+
+    X, y = np.random.default_rng(0).normal(size=(12, 5)), np.arange(12) % 2
+    settings = {"max_epochs": 1, "hidden_dim": 4, "latent_dim": 2, "random_state": 0}
+    plain = LatentODEClassifier(**settings).fit(X, y).predict_proba(X)
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    with caplog.at_level(logging.INFO, "latent_morph"):
+        model = LatentODEClassifier(**settings, compile=True).fit(X, y)
+    assert "not compiled, going on without: no C++ compiler found" in caplog.text
+    np.testing.assert_array_equal(model.predict_proba(X), plain)
