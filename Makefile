@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run test lint setup clean
+.PHONY: run test lint bench setup clean
 
 # The main job within about two minutes: Human Activity, or a generated stand-in without the file.
 run: setup
@@ -11,6 +11,10 @@ run: setup
 
 test: setup
 	$(BIN)/python -m pytest $(ARGS)
+
+# A short form of every benchmark, some ten minutes; see `python -m benchmarks --help`.
+bench: setup
+	$(BIN)/python -m benchmarks all --short --markdown benchmarks/RESULTS.md $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

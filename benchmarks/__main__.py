@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import epoch, growth, integration, roofline, sizes
+from benchmarks.models import SETTINGS
 from benchmarks.pictures import draw
 from benchmarks.rows import as_markdown
 from latent_morph.records import atomic_path, versions
@@ -21,6 +22,8 @@ BENCHMARKS = {
     "sizes": sizes,
 }
 
+BY_TASK = ("integration", "roofline", "sizes")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one benchmark, or all of them for a page of results."""
@@ -30,12 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"benchmarks: --threads must be at least 1, got {arguments.threads}", file=sys.stderr
         )
         return 2
+    if arguments.task is not None and arguments.name not in BY_TASK:
+        print(f"benchmarks: --task is for {', '.join(BY_TASK)}", file=sys.stderr)
+        return 2
     torch.set_num_threads(arguments.threads)
     names = list(BENCHMARKS) if arguments.name == "all" else [arguments.name]
     sections, everything = [], []
     for name in names:
         print(f"{BENCHMARKS[name].TITLE} ({name}) ...", file=sys.stderr, flush=True)
-        rows = BENCHMARKS[name].run(short=arguments.short)
+        only = {} if arguments.task is None else {"only": arguments.task}
+        rows = BENCHMARKS[name].run(short=arguments.short, **only)
         table = as_markdown(rows)
         print(table, flush=True)
         sections.append(f"## {BENCHMARKS[name].TITLE}\n\n`{_command(name, arguments)}`\n\n{table}")
@@ -56,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=[*BENCHMARKS, "all"], help="what to measure")
     parser.add_argument("--short", action="store_true", help="less training, fewer repeats")
+    parser.add_argument(
+        "--task",
+        choices=list(SETTINGS),
+        metavar="NAME",
+        help=f"of {', '.join(BY_TASK)}: only this one of {', '.join(SETTINGS)}",
+    )
     parser.add_argument("--threads", type=int, default=1, help="of torch; default 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there (.png, .svg)")
@@ -65,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(name: str, arguments: argparse.Namespace) -> str:
     extra = " --short" if arguments.short else ""
+    extra += f" --task '{arguments.task}'" if arguments.task is not None else ""
     threads = f" --threads {arguments.threads}" if arguments.threads != 1 else ""
     return f"python -m benchmarks {name}{extra}{threads}"
 

@@ -14,10 +14,12 @@ from latent_morph.flows import Flow
 TITLE = "Integration of a batch of 50 series"
 
 
-def run(*, short: bool) -> list[Row]:
+def run(*, short: bool, only: str | None = None) -> list[Row]:
     """Forward in inference mode, then forward and backward, on briefly trained models."""
     rows: list[Row] = []
     for task, setting in SETTINGS.items():
+        if only not in (None, task):
+            continue
         names = [name for name in CANDIDATES if not (short and name == "morph-paper")]
         seconds = 3.0 if short else 20.0
         n_cases = 2000 if setting.dataset == "ecg" else None

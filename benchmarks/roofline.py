@@ -15,11 +15,13 @@ from latent_morph.flows import MorphFlow
 TITLE = "Integration against the matrix products in it"
 
 
-def run(*, short: bool) -> list[Row]:
+def run(*, short: bool, only: str | None = None) -> list[Row]:
     """Per task: exact integration, the products alone in the INN's shapes, and at full rate."""
     rows: list[Row] = []
     square = torch.randn(512, 512)
     for task, setting in SETTINGS.items():
+        if only not in (None, task):
+            continue
         n_cases = 2000 if setting.dataset == "ecg" else None
         model = trained(setting, "morph-exact", seconds=3.0 if short else 10.0, n_cases=n_cases)
         _, z0, times = query(model, setting, n_cases=n_cases)

@@ -12,8 +12,8 @@ from latent_morph.experiments.tasks import TASKS
 TITLE = "Sizes of the INN: time of an integration, and validation score after equal epochs"
 
 INNS: dict[str, dict[str, Any]] = {
-    "4 x 32 silu": {"blocks": 4, "width": 32},
     "2 x 32 silu": {"blocks": 2, "width": 32},
+    "4 x 32 silu": {"blocks": 4, "width": 32},
     "3 x 32 silu": {"blocks": 3, "width": 32},
     "2 x 64 silu": {"blocks": 2, "width": 64},
     "4 x 16 silu": {"blocks": 4, "width": 16},
@@ -24,10 +24,12 @@ INNS: dict[str, dict[str, Any]] = {
 EPOCHS = {"periodic 100": 40, "activity": 4}
 
 
-def run(*, short: bool) -> list[Row]:
+def run(*, short: bool, only: str | None = None) -> list[Row]:
     """Ratios are to the compact preset. The test sets are not touched."""
     rows: list[Row] = []
     for task, epochs in EPOCHS.items():
+        if only not in (None, task):
+            continue
         setting = SETTINGS[task]
         models = {
             name: _fitted(setting, options, epochs=2 if short else epochs)

@@ -13,11 +13,12 @@ from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.nn import mlp
 from latent_morph.seeding import seeded
 
+# Compact sizes are those of `python -m benchmarks sizes`: larger ones scored no better.
 # The paper names the block and its sizes but no activation; a diffeomorphism wants a smooth one.
 INN_PRESETS: dict[str, dict[str, Any]] = {
     "compact": {
         "coupling": "glow",
-        "blocks": 4,
+        "blocks": 2,
         "width": 32,
         "activation": "silu",
         "clamp": 1.0,
