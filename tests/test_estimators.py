@@ -7,6 +7,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import latent_morph
+from benchmarks.memory import peak_above
 from latent_morph import (
     LatentODEClassifier,
     LatentODEPointClassifier,
@@ -648,3 +649,13 @@ def test_resuming_needs_a_seed(tmp_path):
     model = LatentODEReconstructor(resume=True, checkpoint=tmp_path / "c.pt")
     with pytest.raises(ValueError, match="resume needs an integer random_state, got None"):
         model.fit(np.ones((3, 4)))
+
+
+def test_memory_of_predictions_stays_bounded():
+    """100,000 series of 200 points are promised 1 GB; a fifth of them gets a fifth of it."""
+    X, y = sines(12)
+    model = LatentODEClassifier(**TINY, pool=8, encoder_layers=1).fit(X, y)
+    many = np.random.default_rng(0).normal(size=(20_000, 200, 1))
+    many[many < -1.5] = NAN
+    peak = peak_above(lambda: model.predict(many))
+    assert peak is None or peak < 200
