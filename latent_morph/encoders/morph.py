@@ -156,10 +156,7 @@ class _Layer(nn.Module):
         forwards = rotating_recurrence(*self._turns(gaps, 0), *pushes[:2])
         backwards = rotating_recurrence(*self._turns(gaps, 1), *pushes[2:], backwards=True)
         update = self.read(torch.cat([*forwards, *backwards], dim=-1))
-        update = update * F.silu(self.gate(normed))
-        if self.training and self.dropout:
-            # One draw a series serves all of its rows: cheap, and no noise between neighbours.
-            update = update * F.dropout(torch.ones_like(update[0]), self.dropout)
+        update = F.dropout(update * F.silu(self.gate(normed)), self.dropout, self.training)
         return rows + update, forwards, backwards
 
     def _turns(self, gaps: Tensor, direction: int) -> tuple[Tensor, Tensor]:
