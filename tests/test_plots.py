@@ -247,7 +247,7 @@ def test_labels_may_be_names_or_have_gaps():
 
 def test_numbers_as_class_names_are_values_and_not_positions():
     (cells,) = strips(plot_point_probabilities([0, 1], np.eye(2), [1, 2], labels=[2, 1]))
-    assert cells == [plots.CLASS_COLOURS[1].lower(), plots._CLASS_COLOURS[0].lower()]
+    assert cells == [plots.CLASS_COLOURS[1].lower(), plots.CLASS_COLOURS[0].lower()]
 
 
 def test_labels_may_belong_to_the_observed_times():
@@ -255,7 +255,7 @@ def test_labels_may_belong_to_the_observed_times():
         TIMES, PROBABILITIES, NAMES, labels=[2, 0], observed_times=[3.0, 1.0]
     )
     first, second = strips(ax)[0]
-    assert (first, second) == (plots.CLASS_COLOURS[0].lower(), plots._CLASS_COLOURS[2].lower())
+    assert (first, second) == (plots.CLASS_COLOURS[0].lower(), plots.CLASS_COLOURS[2].lower())
 
 
 def test_series_has_a_panel_for_each_channel_and_two_strips():
