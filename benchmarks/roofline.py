@@ -60,7 +60,7 @@ def _inference(call: Callable[[], Any]) -> Callable[[], Any]:
 
 def _products(layers: list[nn.Linear], n_points: int) -> Callable[[], Any]:
     """The weights of all layers times as many columns, in pieces as the INN takes them."""
-    piece = min(4096, n_points)
+    piece = min(8192, n_points)
     inputs: dict[int, Tensor] = {
         size: torch.randn(size, piece) for size in {layer.in_features for layer in layers}
     }

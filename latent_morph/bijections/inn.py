@@ -33,7 +33,7 @@ INN_PRESETS: dict[str, dict[str, Any]] = {
 }
 
 # Points a piece where no gradient is recorded: what a layer computes then stays in the cache.
-_PIECE = 4096
+_PIECE = 8192
 
 _COUPLINGS = {"glow": "GLOWCouplingBlock", "rnvp": "RNVPCouplingBlock"}
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 # Degrees of the polynomials that are tried on a panel. Nodes of one are among those of the next.
-DEGREES = (16, 32, 64)
+DEGREES = (32, 64)
 # Interpolation is tried where there are this many times as many times as nodes at first.
 _PAYS = 4
 _PIECE = 2**18  # entries of the basis at a time: what is computed then stays in the cache
@@ -57,19 +57,17 @@ class _Samples:
 
     def read(self, tolerance: float) -> Tensor:
         """(N, T, D) at all times, series that are not yet resolved from finer samples."""
-        coefficients = _cosine_transform(self.degree).to(self.times) @ self.values
-        good = _resolved(coefficients.detach(), self.values.detach(), tolerance)
-        place = (
-            (self.times - self.first)
-            / self.span.clamp(min=torch.finfo(self.times.dtype).tiny)
-            * self.panels
-        )
+        transform = _cosine_transform(self.degree).to(self.times)
+        good = _resolved(transform, self.values.detach(), tolerance)
+        span = self.span.clamp(min=torch.finfo(self.times.dtype).tiny)
+        place = (self.times - self.first) / span * self.panels
         read = _read_shared if self.times.ndim == 1 else _read_ragged
         if good.all():
-            return read(coefficients, place)
+            return read(transform, self.values, place)
         states = self.start.new_empty(len(self.start), self.times.shape[-1], self.start.shape[-1])
         if good.any():
-            states[good] = read(coefficients[good], place if place.ndim == 1 else place[good])
+            there = place if place.ndim == 1 else place[good]
+            states[good] = read(transform, self.values[good], there)
         states[~good] = self._finer(~good, tolerance)
         return states
 
@@ -111,15 +109,15 @@ def _cosine_transform(degree: int) -> Tensor:
     return matrix
 
 
-def _resolved(coefficients: Tensor, values: Tensor, tolerance: float) -> Tensor:
-    """(N,) whether what lies beyond the last coefficients, (N, P, degree + 1, D), is negligible.
+def _resolved(transform: Tensor, values: Tensor, tolerance: float) -> Tensor:
+    """(N,) whether what lies beyond the last coefficients of values (N, P, K, D) is negligible.
 
-    Coefficients of a smooth curve fall geometrically. If they fall by half or more from one
-    quarter to the next, all that are left out, and as much again for their images on the nodes,
-    sum to no more than twice the last quarter.
+    Coefficients of a smooth curve fall geometrically. Where they have become small enough to pass,
+    all that are left out, and as much again for their images on the nodes, sum to less than four
+    times the largest of the last quarter. A sum of these would add up the rounding errors instead.
     """
-    quarter = coefficients.shape[2] // 4
-    left_out = 2 * coefficients[:, :, -quarter:].abs().sum(2).amax((1, 2))
+    last = transform[-(len(transform) // 4) :] @ values.movedim(2, 0).flatten(1)
+    left_out = 4 * last.view(len(last), len(values), -1).abs().amax((0, 2))
     return left_out <= tolerance * values.abs().amax((1, 2, 3))
 
 
@@ -136,29 +134,29 @@ def _basis(x: Tensor, size: int) -> Tensor:
     return torch.stack(columns, dim=-1)
 
 
-def _read_shared(coefficients: Tensor, place: Tensor) -> Tensor:
-    """(N, P, K, D) at places (T,): one matrix product a panel, for all series together."""
-    n_series, panels, n_terms, dim = coefficients.shape
-    columns = coefficients.permute(1, 2, 0, 3).flatten(2)
+def _read_shared(transform: Tensor, values: Tensor, place: Tensor) -> Tensor:
+    """Values (N, P, K, D) at places (T,): one matrix product a panel, for all series together."""
+    n_series, panels, n_terms, dim = values.shape
     ordered, order = place.sort()
     panel = _panel(ordered, panels)
-    counts = panel.bincount(minlength=panels).tolist()
-    parts = _basis(2 * (ordered - panel) - 1, n_terms).split(counts)
+    weights = _basis(2 * (ordered - panel) - 1, n_terms) @ transform
+    parts = weights.split(panel.bincount(minlength=panels).tolist())
+    columns = values.permute(1, 2, 0, 3).flatten(2)
     rows = torch.cat([part @ matrix for part, matrix in zip(parts, columns, strict=True)])
     if not torch.equal(order, torch.arange(len(order), device=order.device)):
         rows = rows.index_select(0, order.argsort())
     return rows.unflatten(1, (n_series, dim)).transpose(0, 1)
 
 
-def _read_ragged(coefficients: Tensor, place: Tensor) -> Tensor:
-    """(N, P, K, D) at places (N, T): each series has times of its own in every panel."""
-    size = max(1, _PIECE // (place.shape[1] * coefficients.shape[2]))
-    pieces = zip(coefficients.split(size), place.split(size), strict=True)
-    return torch.cat([_read_some(*piece) for piece in pieces])
+def _read_ragged(transform: Tensor, values: Tensor, place: Tensor) -> Tensor:
+    """Values (N, P, K, D) at places (N, T): each series has times of its own in every panel."""
+    size = max(1, _PIECE // (place.shape[1] * len(transform)))
+    pieces = zip(values.split(size), place.split(size), strict=True)
+    return torch.cat([_read_some(transform @ some, where) for some, where in pieces])
 
 
 def _read_some(coefficients: Tensor, place: Tensor) -> Tensor:
-    """(N, P, K, D) at (N, T): times are put into one padded row a panel, and read back."""
+    """Coefficients (N, P, K, D) at (N, T): times fill one padded row a panel, then read back."""
     n_series, panels, n_terms, dim = coefficients.shape
     ordered, order = place.sort(dim=1)
     panel = _panel(ordered, panels)
