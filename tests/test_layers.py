@@ -17,6 +17,7 @@ LAYERS = [
     {"decoders"},
     {"models"},
     {"objectives"},
+    {"dynamics"},
     {"training"},
     {"datasets"},
     {"diagnostics"},
