@@ -46,6 +46,8 @@ class DynamicsModel(nn.Module):
         n_channels: C.
         restarts: Further starts of each trajectory in every step of training.
         start_noise: Standard deviation of the noise on starts in training, in scaled units.
+        start_spread: Standard deviation of shifts of whole roll-outs in training, in scaled units:
+            the start is moved and so is what follows, by less and less up to nothing at the end.
         with_velocity: Whether training compares the field with the data's finite differences.
     """
 
@@ -56,6 +58,7 @@ class DynamicsModel(nn.Module):
         *,
         restarts: int = 0,
         start_noise: float = 0.0,
+        start_spread: float = 0.0,
         with_velocity: bool = False,
     ) -> None:
         super().__init__()
@@ -63,6 +66,7 @@ class DynamicsModel(nn.Module):
         self.n_channels = n_channels
         self.restarts = restarts
         self.start_noise = start_noise
+        self.start_spread = start_spread
         self.with_velocity = with_velocity
 
     def lift(self, states: Tensor) -> Tensor:
@@ -100,17 +104,21 @@ class DynamicsModel(nn.Module):
         if sample and self.restarts:
             case = case.repeat(1 + self.restarts)
             row = torch.cat([row, self._random_rows(batch, generator)])
-        starts = batch.values[case, row]
-        if sample and self.start_noise:
-            noise = torch.randn(starts.shape, generator=generator, device=starts.device)
-            starts = starts + self.start_noise * noise.to(starts)
+        starts, target = batch.values[case, row], batch.values[case]
         elapsed = batch.times[case] - batch.times[case, row].unsqueeze(1)
+        if sample and self.start_noise:
+            starts = starts + self.start_noise * _noise(starts, generator)
+        if sample and self.start_spread:
+            shift = self.start_spread * _noise(starts, generator)
+            left = 1 - elapsed / elapsed[:, -1:].clamp(min=1e-12)
+            starts = starts + shift
+            target = target + left.clamp(0, 1).unsqueeze(-1).to(shift) * shift.unsqueeze(1)
         after = torch.arange(batch.n_times, device=batch.device) > row.unsqueeze(1)
         mask = batch.mask[case] & after.unsqueeze(-1)
         rows = mask.any(-1)
         states = self.roll_out(starts, torch.where(rows, elapsed, 0.0), rows)
         velocity = self._velocities(batch) if sample and self.with_velocity else None
-        return Rollout(states, batch.values[case], mask, len(batch), velocity)
+        return Rollout(states, target, mask, len(batch), velocity)
 
     def _random_rows(self, batch: SeriesBatch, generator: torch.Generator | None) -> Tensor:
         """(restarts * N,) rows to start from: complete ones that are not the last observed."""
@@ -156,6 +164,10 @@ class RolloutLoss:
             parts["velocity"] = self.error(found - wanted).mean()
             total = total + self.velocity_weight * parts["velocity"]
         return Loss(total, {name: part.detach() for name, part in parts.items()})
+
+
+def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.randn(like.shape, generator=generator, device=like.device).to(like)
 
 
 def first_complete(batch: SeriesBatch) -> Tensor:

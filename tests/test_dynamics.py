@@ -195,7 +195,9 @@ def test_augment_is_the_number_of_zeros():
         assert model.predict([1.0, 0.0], [0.5]).shape == (1, 2)
 
 
-@pytest.mark.parametrize("change", [{"loss": "mse"}, {"start_noise": 0.1}, {"restarts": 0}])
+@pytest.mark.parametrize(
+    "change", [{"loss": "mse"}, {"start_noise": 0.1}, {"start_spread": 0.1}, {"restarts": 0}]
+)
 def test_ways_to_train(change):
     model = DynamicsRegressor(**TINY | {"max_epochs": 60} | change).fit(spirals())
     assert model.history_[-1]["train_loss"] < model.history_[0]["train_loss"]
@@ -455,3 +457,14 @@ def test_what_is_masked_matters_to_nothing():
         output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
         losses.append(float(RolloutLoss(velocity_weight=0.1)(output).total.detach()))
     assert losses[0] == losses[1]
+
+
+def test_a_shifted_start_fades_out_along_the_trajectory():
+    X = as_series([v[:10] for _, v in spirals(3)])
+    model = DynamicsModel(LinearFlow(4), 2, start_spread=1.0)
+    output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
+    shift = output.target - X.values
+    torch.testing.assert_close(shift[:, -1], torch.zeros(3, 2))
+    torch.testing.assert_close(shift[:, 3], shift[:, 0] * 6 / 9)
+    assert (shift[:, 0].abs() > 1e-3).all()
+    assert torch.equal(model(X).target, X.values)

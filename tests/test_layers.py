@@ -12,7 +12,7 @@ LAYERS = [
     {"checks", "seeding", "records"},
     {"nn", "series", "recurrence"},
     {"bijections", "scaling", "thinning", "persistence", "plots"},
-    {"flows"},
+    {"flows", "portraits"},
     {"encoders"},
     {"decoders"},
     {"models"},

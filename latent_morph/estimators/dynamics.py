@@ -102,6 +102,11 @@ class DynamicsRegressor(BaseEstimator):
         each is a start of its own. 0 learns from the trajectories' own starts alone.
     start_noise : float, default=0.0
         Standard deviation of noise on the starts in training, in scaled units.
+    start_spread : float, default=0.0
+        Standard deviation of shifts of the starts in training, in scaled units, that the rest of
+        the trajectory follows by less and less up to nothing at its end: what somebody would have
+        demonstrated who began a little further off and went for the same goal. For few
+        demonstrations of a motion with a goal.
     velocity_weight : float, default=0.0
         Weight of the error of the vector field against finite differences of the data.
     linear_start : bool, default=True
@@ -177,6 +182,7 @@ class DynamicsRegressor(BaseEstimator):
         "loss": [StrOptions(set(LOSSES))],
         "restarts": [Interval(Integral, 0, None, closed="left")],
         "start_noise": [Interval(Real, 0, None, closed="left")],
+        "start_spread": [Interval(Real, 0, None, closed="left")],
         "velocity_weight": [Interval(Real, 0, None, closed="left")],
         "linear_start": ["boolean"],
         "refit": ["boolean"],
@@ -196,6 +202,7 @@ class DynamicsRegressor(BaseEstimator):
         loss: str = "mae",
         restarts: int = 2,
         start_noise: float = 0.0,
+        start_spread: float = 0.0,
         velocity_weight: float = 0.0,
         linear_start: bool = True,
         optimizer: str = "adamw",
@@ -224,6 +231,7 @@ class DynamicsRegressor(BaseEstimator):
         self.loss = loss
         self.restarts = restarts
         self.start_noise = start_noise
+        self.start_spread = start_spread
         self.velocity_weight = velocity_weight
         self.linear_start = linear_start
         self.optimizer = optimizer
@@ -366,6 +374,7 @@ class DynamicsRegressor(BaseEstimator):
             self.n_channels_,
             restarts=self.restarts,
             start_noise=self.start_noise,
+            start_spread=self.start_spread,
             with_velocity=self.velocity_weight > 0,
         )
 
