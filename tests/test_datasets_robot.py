@@ -102,6 +102,20 @@ def test_velocities_fit_the_clock(home, timing):
 
 
 @unknown
+def test_a_hand_at_rest_is_cut_off(home):
+    path = np.r_[np.zeros(20), np.linspace(0, 1, 101), np.ones(30)]
+    put_ds_opt(home, [np.vstack([path] * 3 + [np.zeros((3, 151))])], dt=0.5)
+    whole, moving = (
+        fetch_robot_demonstrations("cube", timing="recorded", rest=rest, data_home=home).data
+        for rest in (0.0, 0.02)
+    )
+    assert whole.n_times == 151 and moving.n_times == 98
+    times, values = moving.to_ragged()[0]
+    assert times[0] == 0 and times[-1] == pytest.approx(48.5)
+    assert np.ptp(values[:, 0]) == pytest.approx(97)
+
+
+@unknown
 def test_a_file_without_a_time_step_is_sampled_at_a_hundred_hertz(home):
     put_ds_opt(home, arms(), name="3D_Cshape_top.mat")
     bunch = fetch_robot_demonstrations("C", timing="recorded", data_home=home)
@@ -157,6 +171,11 @@ def test_other_files_are_refused(home):
     savemat(home / "robot" / "Sshape.mat", {"demos": cells([np.ones((2, 3))])})
     with pytest.raises(ValueError, match="no structure with t, pos and vel"):
         fetch_robot_demonstrations("S", data_home=home)
+
+
+def test_rest_is_a_share():
+    with pytest.raises(ValueError, match="rest must be a share"):
+        fetch_robot_demonstrations("S", rest=0.5)
 
 
 @pytest.mark.parametrize("wrong", [{"motion": "Z"}, {"timing": "fast"}, {"goal": "none"}])

