@@ -176,7 +176,7 @@ def plot_morph(
         plots._style(ax)
         ax.grid(False)
         ax.set_title(title, fontsize=9.5, loc="left")
-        _frame(ax, [*curves, *lines])
+        _frame(ax, curves, lines)
     axes[1].set_xlabel(names[0], fontsize=9.5)
     axes[1].set_ylabel(names[1], fontsize=9.5)
     return axes
@@ -265,10 +265,14 @@ def _label_axes(ax: Any, names: Sequence[str], dim: int) -> None:  # noqa: ANN40
         ax.set_aspect("equal", adjustable="datalim")
 
 
-def _frame(ax: Axes, lines: Sequence[ArrayLike]) -> None:
-    """Limits around the curves and most of the grid, which may stray far at its corners."""
-    everything = np.concatenate([np.asarray(line)[:, :2] for line in lines])
-    low, high = np.percentile(everything, [1, 99], axis=0)
-    room = 0.08 * np.maximum(high - low, 1e-12)
-    ax.set_xlim(low[0] - room[0], high[0] + room[0])
-    ax.set_ylim(low[1] - room[1], high[1] + room[1])
+def _frame(ax: Axes, curves: Sequence[ArrayLike], lines: Sequence[ArrayLike]) -> None:
+    """Limits around all curves, and around the grid as far as it does not stray from them."""
+    inner, outer = (
+        np.concatenate([np.asarray(path)[:, :2] for path in paths]) for paths in (curves, lines)
+    )
+    low, high = inner.min(0), inner.max(0)
+    room = np.maximum(high - low, 1e-12)
+    low = np.maximum(np.minimum(low, outer.min(0)), low - 0.3 * room) - 0.04 * room
+    high = np.minimum(np.maximum(high, outer.max(0)), high + 0.3 * room) + 0.04 * room
+    ax.set_xlim(low[0], high[0])
+    ax.set_ylim(low[1], high[1])

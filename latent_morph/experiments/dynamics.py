@@ -185,7 +185,7 @@ def resampled(batch: SeriesBatch, n_times: int) -> SeriesBatch:
     return SeriesBatch.from_ragged(cases, dtype=torch.float64)
 
 
-def _demonstrated(spread: float) -> dict[str, Any]:
+def _demonstrated(spread: float, blocks: int = 4) -> dict[str, Any]:
     """Ours, for few demonstrations; chosen by leaving out one or another of those to train."""
     return {
         "restarts": 1,
@@ -193,7 +193,7 @@ def _demonstrated(spread: float) -> dict[str, Any]:
         "scale": "shared",
         "max_epochs": 600,
         # Far from the demonstrations the scales of all blocks multiply: less room, less detours.
-        "ode_options": {"inn": {"blocks": 4, "width": 64, "clamp": 0.3}},
+        "ode_options": {"inn": {"blocks": blocks, "width": 64, "clamp": 0.3}},
     }
 
 
@@ -219,7 +219,7 @@ DYNAMICS: dict[str, DynamicsTask] = {
         _imitation("cube"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3)
     ),
     "imitation_c": DynamicsTask(
-        _imitation("C"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3)
+        _imitation("C"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.5, blocks=6)
     ),
     "lorenz": DynamicsTask(
         _lorenz,
