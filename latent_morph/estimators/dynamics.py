@@ -297,8 +297,6 @@ class DynamicsRegressor(BaseEstimator):
         """Scales, builds and trains from scratch."""
         center = self._goal(learn)
         self.scaler_ = SeriesScaler(self.scale).fit(learn, center=center)
-        if self.scale == "none" and center is not None:
-            self.scaler_.mean_ = center
         scaled = self._scaled(learn)
         with seeded(seed):
             self.model_ = self._build().to(self.device)
