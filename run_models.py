@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from latent_morph.experiments import dynamics, runs
+from latent_morph.experiments.dynamics import DYNAMICS
 from latent_morph.experiments.presets import PRESETS, preset_parameters
 from latent_morph.experiments.progress import Progress
-from latent_morph.experiments.runs import Run, carry_out, comparison, draw, make_estimator
-from latent_morph.experiments.tasks import SOURCES, TASKS, Problem, Request, Task
+from latent_morph.experiments.runs import Run
+from latent_morph.experiments.tasks import SOURCES, TASKS, Request
 from latent_morph.flows import FLOWS, IntegrationError
 from latent_morph.records import new_run_folder, read_json, write_json
 from latent_morph.training import TrainingError
@@ -23,6 +25,9 @@ COMPARED = ("morph", "morph-real", "linear", "euler", "midpoint", "rk4", "dopri5
 # Parameters that the command has its own words for.
 OWN_WORDS = {"ode", "random_state", "checkpoint", "resume", "callbacks", "verbose"}
 QUICK = {"n_cases": 120, "max_epochs": 2}
+# Latent ODEs of series, and ODEs learned from trajectories themselves.
+ALL: dict[str, Any] = {**TASKS, **DYNAMICS}
+GENERATED = ("periodic", "lotka_volterra", "lorenz", "rober")  # by definition, not as stand-ins
 # Without any argument: something to see within a minute or so.
 FIRST_LOOK = ["--dataset", "periodic", "--ode", "morph", "--budget", "50"]
 
@@ -33,7 +38,7 @@ class UsageError(Exception):
 
 def build_parser(dataset: str) -> argparse.ArgumentParser:
     """Options of the command, and one for each parameter of the data set's estimator."""
-    task = TASKS[dataset]
+    task = ALL[dataset]
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -43,7 +48,7 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
     run = parser.add_argument_group("run")
     run.add_argument(
         "--dataset",
-        choices=list(TASKS),
+        choices=list(ALL),
         default="periodic",
         help="default periodic, which needs no file",
     )
@@ -140,7 +145,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--dataset", default="periodic")
     dataset = first.parse_known_args(words)[0].dataset
-    arguments = build_parser(dataset if dataset in TASKS else "periodic").parse_args(words)
+    arguments = build_parser(dataset if dataset in ALL else "periodic").parse_args(words)
     if arguments.resume is not None:
         saved = read_json(arguments.resume / "arguments.json")
         again = parse(saved["argv"])
@@ -152,8 +157,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def plan(arguments: argparse.Namespace, ode: str, folder: Path) -> Run:
     """A run's parameters: the preset's, then what was given."""
-    params = preset_parameters(arguments.dataset, arguments.preset, ode) | {"ode": ode}
-    names = inspect.signature(TASKS[arguments.dataset].estimator).parameters
+    if arguments.dataset in DYNAMICS:
+        params = DYNAMICS[arguments.dataset].parameters(arguments.preset, ode) | {"ode": ode}
+    else:
+        params = preset_parameters(arguments.dataset, arguments.preset, ode) | {"ode": ode}
+    names = inspect.signature(ALL[arguments.dataset].estimator).parameters
     given = {
         name: value
         for name, value in vars(arguments).items()
@@ -174,16 +182,19 @@ def plan(arguments: argparse.Namespace, ode: str, folder: Path) -> Run:
     )
 
 
-def load(arguments: argparse.Namespace) -> Problem:
+def load(arguments: argparse.Namespace) -> Any:  # noqa: ANN401
     """The data set, as asked for."""
     n_cases = arguments.n_cases
-    if n_cases is None and arguments.quick:
+    if arguments.dataset in DYNAMICS:
+        if n_cases is not None:
+            raise UsageError(f"--n-cases: {arguments.dataset} has the trajectories that it has")
+    elif n_cases is None and arguments.quick:
         n_cases = QUICK["n_cases"]
     if arguments.data_home is not None and not arguments.data_home.is_dir():
         raise UsageError(f"--data-home {arguments.data_home} is no folder")
     if n_cases is not None and n_cases < 20:
         raise UsageError(f"--n-cases must be at least 20, got {n_cases}")
-    return TASKS[arguments.dataset].load(
+    return ALL[arguments.dataset].load(
         Request(
             source=arguments.source,
             data_home=arguments.data_home,
@@ -201,15 +212,23 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def described(problem: Problem, dataset: str) -> str:
+def work(arguments: argparse.Namespace) -> Any:  # noqa: ANN401
+    """The module that fits, records and draws this kind of task."""
+    return dynamics if arguments.dataset in DYNAMICS else runs
+
+
+def described(problem: Any, dataset: str) -> str:  # noqa: ANN401
     """What every result says about its data."""
-    if dataset == "periodic":
-        return "periodic"
+    if dataset in GENERATED:
+        return dataset
     return dataset if problem.source == "real" else f"{dataset} (synthetic stand-in)"
 
 
 def run_one(
-    task: Task, run: Run, problem: Problem, arguments: argparse.Namespace
+    task: Any,  # noqa: ANN401
+    run: Run,
+    problem: Any,  # noqa: ANN401
+    arguments: argparse.Namespace,
 ) -> tuple[Any, dict[str, Any]]:
     """Trains, scores, writes and draws one ODE."""
     record = run.finished() if arguments.resume is not None else None
@@ -217,7 +236,7 @@ def run_one(
         estimator: Any = task.estimator.load(run.model)
     else:
         with Progress(f"{run.dataset} {run.ode}") as progress:
-            estimator, record = carry_out(
+            estimator, record = work(arguments).carry_out(
                 task, run, problem, resume=arguments.resume is not None, callbacks=[progress]
             )
     figures = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"]["test"].items())
@@ -228,21 +247,21 @@ def run_one(
     )
     print(result, file=sys.stderr if arguments.json else sys.stdout, flush=True)
     try:
-        draw(task, run, problem, estimator)
+        work(arguments).draw(task, run, problem, estimator)
     except ImportError as problem_with_plots:
         say(f"No pictures: {problem_with_plots}")
     return estimator, record
 
 
 def compare(
-    task: Task,
-    problem: Problem,
+    task: Any,  # noqa: ANN401
+    problem: Any,  # noqa: ANN401
     done: Sequence[tuple[Any, dict[str, Any]]],
     folder: Path,
     arguments: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     """The table of all ODEs, printed, written and drawn."""
-    rows = comparison(task, problem, done)
+    rows = work(arguments).comparison(task, problem, done)
     title = f"{described(problem, arguments.dataset)}, {arguments.preset} preset"
     lines = [
         f"{'ODE':<12} {'test ' + task.metric:>14} {'integration ms':>20} {'x morph':>9} "
@@ -273,10 +292,13 @@ def compare(
 
 def execute(arguments: argparse.Namespace) -> int:
     """Carries out the parsed command."""
-    task = TASKS[arguments.dataset]
-    odes = COMPARED if arguments.ode == "all" else (arguments.ode,)
+    task = ALL[arguments.dataset]
+    compared = dynamics.COMPARED if arguments.dataset in DYNAMICS else COMPARED
+    odes = compared if arguments.ode == "all" else (arguments.ode,)
     for ode in odes:  # bad parameters are found before anything is loaded or written
-        make_estimator(task, plan(arguments, ode, arguments.out), resume=False, callbacks=[])
+        work(arguments).make_estimator(
+            task, plan(arguments, ode, arguments.out), resume=False, callbacks=[]
+        )
     if arguments.threads < 1:
         raise UsageError(f"--threads must be at least 1, got {arguments.threads}")
     torch.set_num_threads(arguments.threads)
@@ -307,10 +329,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def run_all(
-    task: Task,
+    task: Any,  # noqa: ANN401
     odes: Sequence[str],
     folder: Path,
-    problem: Problem,
+    problem: Any,  # noqa: ANN401
     arguments: argparse.Namespace,
 ) -> list[tuple[Any, dict[str, Any]]]:
     """Each ODE in turn; of several, one that fails is reported and the others go on."""

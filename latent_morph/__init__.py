@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from latent_morph.estimators import (
+        DynamicsRegressor,
         LatentODEClassifier,
         LatentODEPointClassifier,
         LatentODEReconstructor,
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 # Where each public name lives. Resolved on first use: `import latent_morph` costs nothing, and
 # a user of flows never waits for scikit-learn.
 _HOMES = {
+    "DynamicsRegressor": "estimators",
     "FLOWS": "flows",
     "Flow": "flows",
     "IntegrationError": "flows",
@@ -33,6 +35,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DynamicsRegressor",
     "FLOWS",
     "Flow",
     "IntegrationError",

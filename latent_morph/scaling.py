@@ -10,6 +10,10 @@ from torch import Tensor
 from latent_morph.checks import check_choice
 from latent_morph.series import SeriesBatch
 
+SCALES = ("standard", "shared", "log", "none")
+# Of "log": the smallest part of a channel's values, which is no longer told from zero.
+_SMALL = 0.01
+
 
 class SeriesScaler:
     """Standardises each channel over its observed values and measures time in spans.
@@ -19,37 +23,52 @@ class SeriesScaler:
 
     Args:
         values: "standard" subtracts the mean and divides by the standard deviation of each
-            channel; "none" leaves values alone.
+            channel; "shared" divides by one number for all channels, so that angles and the ratios
+            of lengths stay; "log" first replaces each value by its signed logarithm, so that a
+            channel's small values count as much as its large ones; "none" leaves values alone.
         origin: "case" lets every case start at time 0. "absolute" counts from the earliest time
             seen in `fit`, for data in which it matters *when* a series starts.
 
     Attributes:
         mean_: (C,) float64, 0 for a channel never observed.
         scale_: (C,) float64, 1 for a channel constant or never observed.
+        threshold_: (C,) float64, of "log": values well above it are seen by their logarithm, those
+            below it linearly; asinh(value / threshold) is both. None otherwise.
         time_scale_: The longest time from the origin to the end of a case, or 1.0 if that is 0.
         start_: The origin of "absolute" times; 0.0 for "case".
     """
 
     mean_: Tensor
     scale_: Tensor
+    threshold_: Tensor | None
     time_scale_: float
     start_: float
 
     def __init__(self, values: str = "standard", origin: str = "case") -> None:
-        self.values = check_choice("values", values, ("standard", "none"))
+        self.values = check_choice("values", values, SCALES)
         self.origin = check_choice("origin", origin, ("case", "absolute"))
 
-    def fit(self, batch: SeriesBatch) -> SeriesScaler:
-        """Learns the scales from (N, T, C); give it training cases only."""
+    def fit(self, batch: SeriesBatch, *, center: Tensor | None = None) -> SeriesScaler:
+        """Learns the scales from (N, T, C); give it training cases only.
+
+        Args:
+            batch: The cases.
+            center: (C,) the point that is to become the origin, in place of the mean.
+        """
         if not isinstance(batch, SeriesBatch):
             raise TypeError(f"batch is of type {type(batch).__name__}; wanted a SeriesBatch")
         if batch.n_cases == 0:
             raise ValueError("batch has no cases; wanted at least one")
-        if self.values == "standard":
-            self.mean_, self.scale_ = _moments(batch.values, batch.mask)
-        else:
+        self.threshold_ = _small_values(batch.values, batch.mask) if self.values == "log" else None
+        if self.values == "none":
             self.mean_ = torch.zeros(batch.n_channels, dtype=torch.float64)
             self.scale_ = torch.ones(batch.n_channels, dtype=torch.float64)
+        else:
+            self.mean_, self.scale_ = _moments(self._bent(batch.values.double()), batch.mask)
+        if self.values == "shared":
+            self.scale_ = self.scale_.square().mean().sqrt().expand(batch.n_channels).clone()
+        if center is not None:
+            self.mean_ = self._bent(center.double())
         first, last = batch.times[:, 0], batch.times[:, -1]  # padding repeats the last real time
         self.start_ = 0.0 if self.origin == "case" else float(first.min())
         span = last - (first if self.origin == "case" else self.start_)
@@ -59,24 +78,43 @@ class SeriesScaler:
     def transform(self, batch: SeriesBatch) -> SeriesBatch:
         """Scales (N, T, C) to the same shape, with 0 wherever `mask` is False."""
         self._check_channels(batch.n_channels)
-        scaled = (batch.values - self._like(self.mean_, batch.values)) / self._like(
-            self.scale_, batch.values
-        )
         return SeriesBatch(
-            values=scaled.masked_fill(~batch.mask, 0.0),
+            values=self.transform_values(batch.values).masked_fill(~batch.mask, 0.0),
             times=self.scale_times(batch.times, batch.times[:, 0]),
             mask=batch.mask,
             lengths=batch.lengths,
         )
 
+    def transform_values(self, values: Tensor) -> Tensor:
+        """Scales values (..., C)."""
+        self._check_channels(values.shape[-1])
+        shifted = self._bent(values) - self._like(self.mean_, values)
+        return shifted / self._like(self.scale_, values)
+
     def inverse_values(self, values: Tensor) -> Tensor:
         """Takes scaled values (..., C) back to the units of the data."""
         self._check_channels(values.shape[-1])
-        return values * self._like(self.scale_, values) + self._like(self.mean_, values)
+        bent = values * self._like(self.scale_, values) + self._like(self.mean_, values)
+        if self.threshold_ is None:
+            return bent
+        return bent.sinh() * self._like(self.threshold_, values)
+
+    def inverse_velocity(self, values: Tensor, velocity: Tensor) -> Tensor:
+        """Takes velocities (..., C) at scaled `values` (..., C) back to the units of the data."""
+        self._check_channels(values.shape[-1])
+        speed = velocity * self._like(self.scale_, values) / self.time_scale_
+        if self.threshold_ is None:
+            return speed
+        bent = values * self._like(self.scale_, values) + self._like(self.mean_, values)
+        return speed * bent.cosh() * self._like(self.threshold_, values)
 
     def inverse_scale(self, deviation: Tensor) -> Tensor:
         """Takes standard deviations (..., C) of scaled values back to the units of the data."""
         self._check_channels(deviation.shape[-1])
+        if self.threshold_ is not None:
+            raise ValueError(
+                "a deviation of logarithms has no fixed size in the units of the data"
+            )
         return deviation * self._like(self.scale_, deviation)
 
     def scale_times(self, times: Tensor, starts: Tensor) -> Tensor:
@@ -108,6 +146,7 @@ class SeriesScaler:
             "scale": self.scale_.tolist(),
             "time_scale": self.time_scale_,
             "start": self.start_,
+            "threshold": None if self.threshold_ is None else self.threshold_.tolist(),
         }
 
     @classmethod
@@ -121,7 +160,15 @@ class SeriesScaler:
         scaler.scale_ = torch.tensor(state["scale"], dtype=torch.float64)
         scaler.time_scale_ = float(state["time_scale"])
         scaler.start_ = float(state["start"])
+        small = state.get("threshold")  # files written before there was one have none
+        scaler.threshold_ = None if small is None else torch.tensor(small, dtype=torch.float64)
         return scaler
+
+    def _bent(self, values: Tensor) -> Tensor:
+        """The signed logarithm, or the values themselves where none is wanted."""
+        if self.threshold_ is None:
+            return values
+        return (values / self._like(self.threshold_, values)).asinh()
 
     @staticmethod
     def _like(constant: Tensor, values: Tensor) -> Tensor:
@@ -150,3 +197,13 @@ def _moments(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     scale = (torch.bincount(channel, weights=squares, minlength=n_channels) / count).sqrt()
     constant = scale <= 1e-12 * mean.abs()  # what rounding of the mean leaves of a constant
     return mean.cpu(), scale.masked_fill(constant, 1.0).cpu()
+
+
+def _small_values(values: Tensor, mask: Tensor) -> Tensor:
+    """(N, T, C) twice -> (C,) the low quantile of the absolute values that are not zero."""
+    small = []
+    for channel in range(values.shape[-1]):
+        seen = values[..., channel][mask[..., channel]].double().abs()
+        seen = seen[seen > 0].sort().values
+        small.append(float(seen[int(_SMALL * len(seen))]) if len(seen) else 1.0)
+    return torch.tensor(small, dtype=torch.float64)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from latent_morph.checks import NotFiniteError, check_choice
 from latent_morph.flows import IntegrationError
-from latent_morph.models import LatentODE
-from latent_morph.objectives import Objective, count_values
+from latent_morph.objectives import Loss, count_values
 from latent_morph.records import atomic_path
 from latent_morph.seeding import seeded
 from latent_morph.series import SeriesBatch
@@ -115,11 +114,11 @@ Callback = Callable[[History, Settings], None]
 
 
 def train(
-    model: LatentODE,
-    objective: Objective,
+    model: nn.Module,
+    objective: Callable[..., Loss],
     learn: Examples,
     check: Examples | None,
-    score: Callable[[LatentODE, Examples], float],
+    score: Callable[[Any, Examples], float],
     settings: Settings,
     *,
     class_weight: Tensor | None = None,
@@ -177,7 +176,7 @@ def train(
 
 
 def evaluate(
-    model: LatentODE, examples: Examples, score: Callable[[LatentODE, Examples], float]
+    model: nn.Module, examples: Examples, score: Callable[[Any, Examples], float]
 ) -> float:
     """`score` with the model in evaluation mode and no gradients recorded."""
     model.eval()
@@ -187,7 +186,7 @@ def evaluate(
 
 def _epoch(
     state: "_State",
-    objective: Objective,
+    objective: Callable[..., Loss],
     learn: Examples,
     generator: torch.Generator,
     class_weight: Tensor | None,
@@ -288,7 +287,7 @@ class _State:
 
     def __init__(
         self,
-        model: LatentODE,
+        model: nn.Module,
         optimiser: torch.optim.Optimizer,
         random: np.random.RandomState,
         settings: Settings,

@@ -131,3 +131,64 @@ def test_errors():
         SeriesScaler().fit(batch()).transform(as_series(np.ones((2, 2))))
     with pytest.raises(ValueError, match="state lacks"):
         SeriesScaler.from_state({"values": "none"})
+
+
+# One scale for all, logarithms, and a centre of one's own
+
+
+def exponentials(n_times=50):
+    t = torch.linspace(0, 1, n_times, dtype=torch.float64)
+    values = torch.stack([1e-5 * (-4 * t).exp(), -100 * t.exp()], -1).unsqueeze(0)
+    return SeriesBatch(values, t.unsqueeze(0), torch.ones(values.shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("values", ["standard", "shared", "log", "none"])
+def test_every_scale_comes_back(values):
+    batch = exponentials()
+    scaler = SeriesScaler(values).fit(batch)
+    again = SeriesScaler.from_state(scaler.state())
+    for one in (scaler, again):
+        torch.testing.assert_close(one.inverse_values(one.transform(batch).values), batch.values)
+
+
+def test_a_shared_scale_keeps_ratios():
+    scaler = SeriesScaler("shared").fit(exponentials())
+    assert scaler.scale_[0] == scaler.scale_[1]
+
+
+def test_logarithms_make_channels_of_any_size_count():
+    scaled = SeriesScaler("log").fit(exponentials())
+    values = scaled.transform(exponentials()).values[0]
+    torch.testing.assert_close(values.std(0, correction=0), torch.ones(2, dtype=torch.float64))
+    assert values[0, 0] > values[-1, 0] and values[0, 1] > values[-1, 1]
+
+
+@pytest.mark.parametrize("values", ["standard", "shared", "log"])
+def test_velocities_follow_the_scale(values):
+    batch = exponentials(2001)
+    scaler = SeriesScaler(values).fit(batch)
+    scaled = scaler.transform(batch)
+    speed = torch.gradient(scaled.values[0], spacing=(scaled.times[0],), dim=0)[0]
+    found = scaler.inverse_velocity(scaled.values[0], speed)
+    true = batch.values[0] * torch.tensor([-4.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(found[5:-5], true[5:-5], rtol=1e-4, atol=0)
+
+
+def test_a_centre_becomes_the_origin_to_the_bit():
+    center = torch.tensor([3e-6, -150.0], dtype=torch.float64)
+    for values in ("standard", "shared", "none"):
+        scaler = SeriesScaler(values).fit(exponentials(), center=center)
+        assert torch.equal(scaler.transform_values(center), torch.zeros_like(center))
+        assert torch.equal(scaler.inverse_values(torch.zeros_like(center)), center)
+
+
+def test_deviations_of_logarithms_have_no_size():
+    scaler = SeriesScaler("log").fit(exponentials())
+    with pytest.raises(ValueError, match="no fixed size"):
+        scaler.inverse_scale(torch.ones(2))
+
+
+def test_files_written_before_there_were_logarithms_are_read():
+    state = SeriesScaler().fit(exponentials()).state()
+    del state["threshold"]
+    assert SeriesScaler.from_state(state).threshold_ is None

@@ -1,0 +1,470 @@
+"""Learning an ODE from trajectories: the estimator as a user meets it."""
+
+import pickle
+from collections import Counter
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.integrate import solve_ivp
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.utils.estimator_checks import check_estimator
+
+from latent_morph import FLOWS, DynamicsRegressor, LatentODEReconstructor, as_series
+from latent_morph.dynamics import (
+    DynamicsModel,
+    RolloutLoss,
+    base_of,
+    finite_differences,
+    fitted_matrix,
+    start_from,
+)
+from latent_morph.flows import LinearFlow
+from latent_morph.training import TrainingError
+
+NAN = float("nan")
+TINY = {
+    "ode_options": {"inn": {"blocks": 2, "width": 8}},
+    "max_epochs": 3,
+    "random_state": 0,
+}
+LINEAR = ("linear", "morph", "morph-real", "morph-stable")
+
+
+def options_for(ode):
+    if ode == "linear":
+        return None
+    if ode == "morph-neural":
+        return {"inn": {"blocks": 2, "width": 8}, "units": 8, "layers": 1, "method": "rk4"}
+    return {"inn": {"blocks": 2, "width": 8}} if ode.startswith("morph") else {"units": 8}
+
+
+def spirals(n=4, *, dim=2, seed=0, goal=0.0):
+    """Decaying spirals of unequal length at irregular times, as (times, values)."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(n):
+        t = np.sort(rng.uniform(0, 3, 12 + i))
+        angle = 2 * t + i
+        columns = [np.cos(angle), np.sin(angle), np.ones_like(t)][:dim]
+        made.append((t, goal + (1 + i / n) * np.exp(-t)[:, None] * np.stack(columns, 1)))
+    return made
+
+
+@pytest.fixture(scope="module")
+def spiral():
+    """A model that has learned spirals into (1, 1)."""
+    model = DynamicsRegressor(
+        stable=True,
+        goal=[1, 1],
+        ode_options={"inn": {"blocks": 2, "width": 16}},
+        max_epochs=80,
+        random_state=0,
+    )
+    return model.fit(spirals(6, goal=1.0))
+
+
+# What is learned
+
+
+def test_a_spiral_is_learned_and_extends_to_new_starts(spiral):
+    truth = spirals(6, goal=1.0, seed=5)
+    assert -spiral.score(truth) < 1e-3
+    t = np.linspace(0, 2, 9)
+    want = 1 + 1.3 * np.exp(-t)[:, None] * np.stack([np.cos(2 * t + 0.5), np.sin(2 * t + 0.5)], 1)
+    np.testing.assert_allclose(spiral.predict(want[0], t), want, atol=0.1)
+
+
+def test_the_field_is_the_velocity_of_roll_outs(spiral):
+    y0 = np.array([[1.5, 0.6], [0.2, 1.9]])
+    step = 1e-3
+    path = spiral.predict(y0, [-step, step])
+    np.testing.assert_allclose(
+        spiral.vector_field(y0), (path[:, 1] - path[:, 0]) / (2 * step), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_without_zeros_the_field_integrates_to_the_roll_out():
+    model = DynamicsRegressor(**TINY | {"augment": 0, "max_epochs": 30}).fit(spirals())
+    y0, times = np.array([0.8, -0.3]), np.linspace(0, 1, 5)
+    solved = solve_ivp(
+        lambda t, y: model.vector_field(y), (0, 1), y0, t_eval=times, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(solved.y.T, model.predict(y0, times), atol=1e-3)
+
+
+def test_the_base_is_linear_and_morphs_into_the_answer(spiral):
+    y0, times = [[1.5, 0.6], [0.2, 1.9]], np.linspace(0, 2, 5)
+    base = spiral.base_trajectory(y0, times)
+    assert base.shape == (2, 5, 4)
+    np.testing.assert_allclose(spiral.morph(base), spiral.predict(y0, times), atol=1e-5)
+    linear = spiral.model_.flow.base
+    again = linear(torch.tensor(base[:, 0]), torch.tensor(times / spiral.scaler_.time_scale_))
+    np.testing.assert_allclose(again.detach().numpy(), base, atol=1e-9)
+
+
+# Stability
+
+
+@pytest.mark.parametrize("ode", LINEAR)
+@pytest.mark.parametrize("scale", ["standard", "shared", "none"])
+def test_a_stable_ode_ends_at_its_goal_from_a_thousand_starts_far_away(ode, scale):
+    goal = [1.25, -0.5]
+    model = DynamicsRegressor(
+        **TINY
+        | {"ode": ode, "ode_options": options_for(ode), "max_epochs": 20, "learning_rate": 0.05},
+        stable=True,
+        goal=goal,
+        scale=scale,
+    ).fit(spirals(4, goal=np.array(goal)))
+    starts = np.random.default_rng(0).uniform(-100, 100, (1000, 2))
+    slowest = float(-base_of(model.model_.flow).rates.detach().max())
+    span = model.scaler_.time_scale_
+    path = model.predict(starts, span * np.array([0.0, 0.1, 1.0, 10.0, 60.0 / slowest]))
+    assert np.isfinite(path).all()
+    np.testing.assert_allclose(path[:, 0], starts, rtol=1e-6, atol=1e-6)
+    assert np.linalg.norm(path[:, -1] - goal, axis=1).max() < 1e-3
+    np.testing.assert_array_equal(model.equilibrium_, goal)
+    np.testing.assert_allclose(model.vector_field(goal), 0, atol=1e-5)
+
+
+def test_the_goal_may_be_where_the_trajectories_end():
+    X = spirals(5, goal=2.0)
+    X[1][1][-1, 0] = NAN  # the last complete row counts
+    model = DynamicsRegressor(**TINY, stable=True, goal="ends").fit(X)
+    ends = [values[~np.isnan(values).any(1)][-1] for _, values in X]
+    np.testing.assert_allclose(model.equilibrium_, np.mean(ends, axis=0), rtol=1e-12)
+
+
+def test_a_stable_ode_without_a_goal_ends_at_its_equilibrium():
+    model = DynamicsRegressor(**TINY, stable=True).fit(spirals())
+    path = model.predict(np.random.default_rng(0).normal(size=(20, 2)), [1e6])
+    assert np.abs(path[:, 0] - model.equilibrium_).max() < 1e-4
+
+
+@pytest.mark.parametrize("asked", [{"stable": True}, {"goal": [0, 0]}])
+@pytest.mark.parametrize("ode", ["rk4", "morph-neural"])
+def test_solvers_promise_no_stability(asked, ode):
+    with pytest.raises(ValueError, match=r"(stable=True|goal) needs an ode with a linear base"):
+        DynamicsRegressor(ode=ode, max_epochs=1, **asked).fit(spirals())
+
+
+# Every choice
+
+
+@pytest.mark.parametrize("ode", FLOWS)
+def test_every_ode_trains_saves_and_loads(ode, tmp_path):
+    t = np.linspace(0, 1, 6)
+    X = [(t, np.stack([np.cos(t), a * np.sin(t)], 1)) for a in (1, 2)]
+    model = DynamicsRegressor(**TINY | {"ode": ode, "ode_options": options_for(ode)}).fit(X)
+    assert np.isfinite(model.score(X))
+    assert (model.equilibrium_ is None) == (ode not in LINEAR)
+    copy = DynamicsRegressor.load(model.save(tmp_path / "model.safetensors"))
+    np.testing.assert_array_equal(copy.predict([1.0, 0.0], t), model.predict([1.0, 0.0], t))
+    assert copy.history_ == model.history_ and copy.scaler_.state() == model.scaler_.state()
+    if ode.startswith("morph") or ode == "linear":
+        assert model.base_trajectory([1.0, 0.0], t).shape == (6, 4)
+    else:
+        with pytest.raises(ValueError, match="has no base ODE"):
+            model.base_trajectory([1.0, 0.0], t)
+
+
+@pytest.mark.parametrize("scale", ["standard", "shared", "log", "none"])
+def test_scales_come_back_in_units(scale, tmp_path):
+    t = np.linspace(0, 1, 20)
+    values = np.stack([1e-5 * np.exp(-3 * t), 100 * np.exp(-t)], 1)
+    model = DynamicsRegressor(**TINY | {"scale": scale, "max_epochs": 100}).fit([(t, values)])
+    path = model.predict(values[0], t)
+    np.testing.assert_allclose(path[0], values[0], rtol=1e-9)
+    if scale == "log":  # the small channel counts as much as the large one
+        np.testing.assert_allclose(path, values, rtol=0.2)
+        field = model.vector_field(values[3])
+        np.testing.assert_allclose(field, [-3 * values[3, 0], -values[3, 1]], rtol=0.3)
+    copy = DynamicsRegressor.load(model.save(tmp_path / "model.safetensors"))
+    np.testing.assert_array_equal(copy.predict(values[0], t), path)
+
+
+def test_augment_is_the_number_of_zeros():
+    for augment, dim in ((None, 4), (0, 2), (3, 5)):
+        model = DynamicsRegressor(**TINY | {"augment": augment}).fit(spirals())
+        assert model.model_.flow.latent_dim == dim
+        assert model.predict([1.0, 0.0], [0.5]).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "change", [{"loss": "mse"}, {"start_noise": 0.1}, {"start_spread": 0.1}, {"restarts": 0}]
+)
+def test_ways_to_train(change):
+    model = DynamicsRegressor(**TINY | {"max_epochs": 60} | change).fit(spirals())
+    assert model.history_[-1]["train_loss"] < model.history_[0]["train_loss"]
+    assert ("restarts" in model.history_[0]) == (change != {"restarts": 0})
+
+
+def test_matching_velocities_is_part_of_the_loss():
+    model = DynamicsRegressor(**TINY | {"velocity_weight": 0.1, "max_epochs": 40}).fit(spirals())
+    assert model.history_[-1]["velocity"] < model.history_[0]["velocity"]
+
+
+# Input
+
+
+def test_every_accepted_form_gives_the_same_model():
+    values = np.stack([v[:10] for _, v in spirals(3)])
+    t = np.arange(10.0)
+    forms = [
+        values,
+        list(values),
+        [(t, case) for case in values],
+        [pd.DataFrame(case, index=t) for case in values],
+        as_series(values, dtype=torch.float64),
+        torch.tensor(values),
+    ]
+    answers = [
+        DynamicsRegressor(**TINY).fit(form).predict(values[:, 0], [1.0, 2.0]) for form in forms
+    ]
+    for other in answers[1:]:
+        np.testing.assert_allclose(other, answers[0], rtol=1e-4)
+
+
+def test_gaps_are_not_values():
+    X = spirals(4)
+    X[0][1][0, 1] = NAN  # starts at the second row, where both are there
+    X[1][1][3:6, 0] = NAN
+    model = DynamicsRegressor(**TINY | {"max_epochs": 30}).fit(X)
+    path = model.predict(X)
+    np.testing.assert_allclose(path[0, 1], X[0][1][1], atol=1e-5)
+    np.testing.assert_array_equal(np.isnan(path[0, :, 0]), np.arange(15) >= 12)
+    assert np.isfinite(model.score(X))
+
+
+def test_answers_have_the_shape_of_the_question(spiral):
+    assert spiral.predict([1.0, 0.0], [0.0, 1.0, 2.0]).shape == (3, 2)
+    assert spiral.predict([[1.0, 0.0]], [0.0, 1.0, 2.0]).shape == (1, 3, 2)
+    each = spiral.predict([[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 2.0]])
+    np.testing.assert_allclose(each[1, 1], spiral.predict([0.5, 0.5], [2.0])[0], atol=1e-6)
+    assert spiral.vector_field(np.zeros((3, 4, 2))).shape == (3, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([], "X has no trajectories"),
+        (np.ones((0, 5, 2)), "X has no trajectories"),
+        ([([0.0, 1.0], np.ones((2, 2))), ([0.0], np.ones((1, 2)))], "trajectory 1 of X has one"),
+        ([([0.0, 1.0], [[1, NAN], [2, NAN]])], r"no value at all in channel \[1\]"),
+        ([([0.0, 1.0, 1.0], np.ones((3, 2)))], "trajectory 0 of X has time 1 twice"),
+        (
+            [([0.0, 1.0], np.ones((2, 2))), ([0.0, 1.0], [[1, NAN], [NAN, 1]])],
+            "trajectory 1 of X has no row in which every channel",
+        ),
+        ([([0.0, 1.0], [[NAN, 1.0], [1.0, 1.0]])], "nothing observed after the first complete"),
+    ],
+)
+def test_what_is_no_trajectory_is_refused_in_words(X, message):
+    with pytest.raises(ValueError, match=message):
+        DynamicsRegressor(**TINY).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda m: m.predict([1.0, 2.0, 3.0], [1.0]), r"y0 must have 2 values a state.*\(3,\)"),
+        (lambda m: m.predict([[1.0]], [1.0]), r"y0 must have 2 values a state.*\(1, 1\)"),
+        (lambda m: m.predict([1.0, NAN], [1.0]), "y0 must be finite"),
+        (lambda m: m.predict(["a", "b"], [1.0]), "y0 must be numbers"),
+        (lambda m: m.predict(np.ones((2, 2, 2)), [1.0]), "y0 must have shape"),
+        (lambda m: m.predict([1.0, 2.0], [NAN]), "times must be finite"),
+        (lambda m: m.predict([1.0, 2.0], 3.0), r"times must have shape \(Q,\)"),
+        (lambda m: m.predict([1.0, 2.0], [[1.0]]), r"times must have shape \(Q,\)"),
+        (lambda m: m.predict(np.ones((3, 4, 5))), "X has 5 channels"),
+        (lambda m: m.score(spirals(dim=3)), "X has 3 channels"),
+        (lambda m: m.vector_field([1.0]), "y must have 2 values a state"),
+    ],
+)
+def test_wrong_questions_are_answered_in_words(spiral, ask, message):
+    with pytest.raises(ValueError, match=message):
+        ask(spiral)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"goal": [0, 0, 0]}, r"goal must have shape \(2,\)"),
+        ({"goal": [0, NAN]}, "goal must be finite"),
+        ({"goal": ["x", "y"]}, "goal must be numbers"),
+        ({"goal": "middle"}, "'goal' parameter"),
+        ({"ode": "morf"}, "did you mean 'morph'"),
+        ({"augment": -1}, "'augment' parameter"),
+        ({"scale": "big"}, "'scale' parameter"),
+        ({"resume": True, "random_state": None}, "resume needs an integer random_state"),
+        ({"device": "nowhere"}, "device 'nowhere' cannot be used"),
+    ],
+)
+def test_wrong_parameters_are_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        DynamicsRegressor(**TINY | wrong).fit(spirals())
+
+
+def test_before_fit_there_are_no_answers(tmp_path):
+    for ask in ("predict", "base_trajectory"):
+        with pytest.raises(NotFittedError):
+            getattr(DynamicsRegressor(), ask)([0.0], [1.0])
+    for ask in ("vector_field", "score", "save", "morph"):
+        with pytest.raises(NotFittedError):
+            getattr(DynamicsRegressor(), ask)([0.0])
+
+
+# Training
+
+
+def test_the_same_seed_gives_the_same_model():
+    first, second = (DynamicsRegressor(**TINY).fit(spirals()) for _ in range(2))
+    np.testing.assert_array_equal(first.predict([1, 0], [1.0]), second.predict([1, 0], [1.0]))
+    other = DynamicsRegressor(**TINY | {"random_state": 1}).fit(spirals())
+    assert not np.array_equal(first.predict([1, 0], [1.0]), other.predict([1, 0], [1.0]))
+
+
+def test_held_out_trajectories_choose_the_step_and_are_then_learned_from():
+    seen = []
+    options = {"validation_fraction": 0.25, "callbacks": [lambda h, s: seen.append(s.max_epochs)]}
+    model = DynamicsRegressor(**TINY | {"max_epochs": 12} | options).fit(spirals(8))
+    assert (model.n_learn_, model.n_validation_) == (6, 2)
+    scores = [row["validation_score"] for row in model.history_]
+    assert model.best_epoch_ == 1 + int(np.argmax(scores)) and len(scores) == 12
+    assert seen.count(12) >= 12 and len(seen) == 12 + model.best_epoch_
+    alone = DynamicsRegressor(**TINY | {"max_epochs": 12, "refit": False} | options)
+    assert not np.array_equal(
+        alone.fit(spirals(8)).predict([1, 0], [1.0]), model.predict([1, 0], [1.0])
+    )
+
+
+def test_patience_and_budget_end_training():
+    patient = DynamicsRegressor(
+        **TINY | {"max_epochs": 500, "patience": 3, "validation_fraction": 0.25, "refit": False}
+    ).fit(spirals(8))
+    assert patient.n_iter_ < 500
+    hurried = DynamicsRegressor(**TINY | {"max_epochs": 10**6, "budget": 0.2}).fit(spirals())
+    assert 1 <= hurried.n_iter_ < 10**6
+
+
+def test_training_continues_where_it_was_interrupted(tmp_path):
+    class Enough(Exception):
+        pass
+
+    def stop(history, settings):
+        if len(history.rows) == 4:
+            raise Enough
+
+    options = TINY | {"max_epochs": 8, "checkpoint": tmp_path / "state.pt"}
+    with pytest.raises(Enough):
+        DynamicsRegressor(**options, callbacks=[stop]).fit(spirals())
+    model = DynamicsRegressor(**options, resume=True).fit(spirals())
+    whole = DynamicsRegressor(**TINY | {"max_epochs": 8}).fit(spirals())
+    np.testing.assert_array_equal(model.predict([1, 0], [1.0]), whole.predict([1, 0], [1.0]))
+    assert len(model.history_) == 8
+
+
+def test_divergence_is_reported_not_learned():
+    with pytest.raises(TrainingError):
+        DynamicsRegressor(**TINY | {"learning_rate": 1e30, "max_epochs": 20}).fit(spirals())
+
+
+# Files and tools
+
+
+def test_files_of_other_models_are_refused(tmp_path, spiral):
+    path = spiral.save(tmp_path / "dynamics.safetensors")
+    with pytest.raises(ValueError, match="does not hold|not a LatentODEReconstructor"):
+        LatentODEReconstructor.load(path)
+    series = LatentODEReconstructor(hidden_dim=4, latent_dim=4, max_epochs=1).fit(spirals())
+    with pytest.raises(ValueError, match="holds a LatentODEReconstructor, not a Dynamics"):
+        DynamicsRegressor.load(series.save(tmp_path / "series.safetensors"))
+    with pytest.raises(ValueError, match="ode is a function"):
+        DynamicsRegressor(**TINY | {"ode": LinearFlow, "ode_options": None}).fit(spirals()).save(
+            tmp_path / "function.safetensors"
+        )
+
+
+def test_pickles_and_clones(spiral, tmp_path):
+    joblib.dump(spiral, tmp_path / "model.joblib")
+    for copy in (pickle.loads(pickle.dumps(spiral)), joblib.load(tmp_path / "model.joblib")):
+        np.testing.assert_array_equal(copy.predict([1, 0], [1.0]), spiral.predict([1, 0], [1.0]))
+    assert not hasattr(clone(spiral), "model_")
+
+
+def test_scikit_learns_searches_take_trajectories():
+    X = as_series([v[:10] for _, v in spirals(6)])
+    search = GridSearchCV(DynamicsRegressor(**TINY), {"restarts": [0, 1]}, cv=2).fit(X)
+    assert (search.cv_results_["mean_test_score"] < 0).all()
+    assert (cross_val_score(DynamicsRegressor(**TINY), spirals(6), cv=3) < 0).all()
+
+
+def test_scikit_learns_contract():
+    model = DynamicsRegressor(ode="linear", augment=1, max_epochs=3)
+    results = check_estimator(model, on_fail=None, on_skip=None)
+    broken = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
+    assert broken == {}
+    assert Counter(result["status"] for result in results)["passed"] > 35
+
+
+# The parts
+
+
+@pytest.mark.parametrize(("dim", "augment"), [(2, 0), (2, 2), (3, 0), (3, 3), (2, 3)])
+@pytest.mark.parametrize("sense", [1.0, -1.0])
+def test_a_linear_base_starts_as_the_fit(float64, dim, augment, sense):
+    matrix = torch.diag(torch.tensor([-0.5, -0.5, -1.0])[:dim])
+    matrix[0, 1], matrix[1, 0] = -2.0 * sense, 3.0 * sense
+    flow = LinearFlow(dim + augment)
+    start_from(flow, matrix)
+    size = 1e-10 if dim == 2 or not augment else 0.5  # a real mode among pairs turns a little
+    assert (flow.matrix().detach()[:dim, :dim] - matrix).abs().max() < size
+
+
+def test_a_stable_or_real_base_starts_as_near_as_it_can(float64):
+    growing = torch.tensor([[0.3, -2.0], [2.0, 0.3]])
+    stable, real = LinearFlow(4, stable=True), LinearFlow(4, spectrum="real")
+    for flow in (stable, real):
+        start_from(flow, growing)
+    assert (stable.rates < 0).all()
+    assert 2.0 in stable.frequencies.detach().abs().round(decimals=6)
+    assert float(real.rates.detach().max()) == pytest.approx(0.3)
+    explosive = LinearFlow(4)
+    start_from(explosive, 50 * torch.eye(2))
+    assert explosive.rates.max() <= 1.0
+
+
+def test_least_squares_finds_the_matrix(float64):
+    matrix = torch.tensor([[-0.1, -2.0], [1.0, -0.3]])
+    times = torch.linspace(0, 2, 200)
+    flow = torch.linalg.matrix_exp(times[:, None, None] * matrix) @ torch.tensor([1.0, 2.0])
+    batch = as_series([(times.numpy(), flow.numpy())], dtype=torch.float64)
+    found = fitted_matrix(*finite_differences(batch))
+    assert (found - matrix).abs().max() < 0.01
+
+
+def test_what_is_masked_matters_to_nothing():
+    X = as_series([v for _, v in spirals(3)])
+    X.mask[0, 5:8, 1] = False
+    model = DynamicsModel(LinearFlow(4), 2, restarts=3, start_noise=0.1, with_velocity=True)
+    losses = []
+    for junk in (0.0, 1e6):
+        X.values[~X.mask] = junk
+        output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
+        losses.append(float(RolloutLoss(velocity_weight=0.1)(output).total.detach()))
+    assert losses[0] == losses[1]
+
+
+def test_a_shifted_start_fades_out_along_the_trajectory():
+    X = as_series([v[:10] for _, v in spirals(3)])
+    model = DynamicsModel(LinearFlow(4), 2, start_spread=1.0)
+    output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
+    shift = output.target - X.values
+    torch.testing.assert_close(shift[:, -1], torch.zeros(3, 2))
+    torch.testing.assert_close(shift[:, 3], shift[:, 0] * 6 / 9)
+    assert (shift[:, 0].abs() > 1e-3).all()
+    assert torch.equal(model(X).target, X.values)

@@ -1,0 +1,186 @@
+"""Learning ODEs from the command line: figures, files, presets and messages."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import run_models
+from latent_morph import DynamicsRegressor
+from latent_morph.datasets import make_lotka_volterra
+from latent_morph.experiments import dynamics, report
+from latent_morph.experiments.dynamics import DYNAMICS
+from latent_morph.experiments.tasks import Request
+from run_models import main
+
+NEEDS_DATA = pytest.mark.skipif(
+    "LATENT_MORPH_DATA" not in os.environ, reason="LATENT_MORPH_DATA names no folder of real data"
+)
+SMALL = ["--ode-options", '{"inn": {"blocks": 2, "width": 8}}']
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """References of a few points: the solver behind them is not what is tested here."""
+    for name in ("make_lotka_volterra", "make_lorenz", "make_robertson"):
+        make = getattr(dynamics, name)
+        monkeypatch.setattr(
+            dynamics,
+            name,
+            lambda *args, make=make, **options: make(6, **options | {"refine": 2}),
+        )
+
+
+def run(*words, out):
+    return main([*words, "--quick", "--out", str(out)])
+
+
+def record_in(folder):
+    return json.loads((folder / "record.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "ode", "words", "pictures"),
+    [
+        ("lotka_volterra", "morph", SMALL, {"morphed_grid"}),
+        ("lorenz", "morph-neural", [], set()),
+        ("lorenz", "morph", ["--protocol", "long"], {"morphed_grid"}),
+        ("rober", "morph-neural", ["--protocol", "printed"], set()),
+        ("rober", "euler", [], set()),
+        pytest.param("imitation_s", "morph", SMALL, {"morphed_grid"}, marks=NEEDS_DATA),
+        pytest.param("imitation_c", "linear", ["--protocol", "random"], set(), marks=NEEDS_DATA),
+        pytest.param(
+            "imitation_cube",
+            "morph-real",
+            ["--protocol", "recorded"],
+            {"morphed_grid"},
+            marks=NEEDS_DATA,
+        ),
+    ],
+)
+def test_every_data_set_runs_and_leaves_its_files(
+    dataset, ode, words, pictures, short, tmp_path, capsys
+):
+    code = run("--dataset", dataset, "--ode", ode, *words, out=tmp_path)
+    printed = capsys.readouterr()
+    if code == 1 and "was not found" in printed.err:
+        pytest.skip(f"{dataset} was not found")
+    assert code == 0
+    folder = tmp_path / f"{dataset}-{ode}"
+    record = record_in(folder)
+    assert record["dataset"] == dataset and record["ode"] == ode
+    assert np.isfinite(record["metrics"]["test"][DYNAMICS[dataset].metric])
+    assert ("mse_interpolation" in record["metrics"]["test"]) == (dataset == "lotka_volterra")
+    assert record["timings"]["integration"]["mean_ms"] > 0
+    assert (record["field_evaluations"] is None) == (ode not in ("morph-neural", "euler"))
+    assert record["scaler"]["values"] == record["params"]["scale"]
+    assert "synthetic stand-in" not in printed.out
+    expected = {"learning_curves", "phase_portrait", "coordinates"} | pictures
+    if dataset == "imitation_s":
+        expected |= {"vector_field"}
+    assert {path.stem for path in folder.glob("*.png")} == expected
+    if dataset.startswith("imitation"):
+        assert record["params"]["stable"] and record["params"]["goal"] == "ends"
+        assert record["equilibrium"] is not None and record["source"] == "real"
+
+
+def test_the_saved_model_gives_the_recorded_figure(short, tmp_path, monkeypatch):
+    monkeypatch.setattr(dynamics, "draw", lambda *_: [])
+    run("--dataset", "lotka_volterra", *SMALL, out=tmp_path)
+    folder = tmp_path / "lotka_volterra-morph"
+    model = DynamicsRegressor.load(folder / "model.safetensors")
+    truth = make_lotka_volterra(6, refine=2, random_state=0).unseen
+    path = model.predict(truth.values[:, 0].numpy(), truth.times[0].numpy())
+    mse = np.square(path - truth.values.numpy()).mean()
+    assert mse == pytest.approx(record_in(folder)["metrics"]["test"]["mse"], rel=1e-9)
+
+
+def test_all_compares_closed_forms_with_solvers(short, tmp_path, capsys, monkeypatch):
+    assert {"morph", "euler", "midpoint", "rk4", "dopri5"} <= set(dynamics.COMPARED)
+    monkeypatch.setattr(dynamics, "COMPARED", ("morph", "euler"))
+    monkeypatch.setattr(dynamics, "draw", lambda *_: [])  # drawn elsewhere, and slowly
+    assert run("--dataset", "lorenz", "--ode", "all", out=tmp_path) == 0
+    rows = json.loads((tmp_path / "lorenz-all" / "comparison.json").read_text())["rows"]
+    assert [row["ode"] for row in rows] == list(dynamics.COMPARED)
+    assert "test mae" in capsys.readouterr().out
+    assert report.main([str(tmp_path)]) == 0
+
+
+def test_the_paper_preset_has_the_papers_settings(tmp_path):
+    arguments = run_models.parse(["--dataset", "imitation_c", "--preset", "paper"])
+    morph, solver = (run_models.plan(arguments, ode, tmp_path).params for ode in ("morph", "rk4"))
+    assert morph["learning_rate"] == 1e-4 and morph["max_epochs"] == 5000
+    assert morph["ode_options"] == {"inn": "paper", "spectrum": "real"} and morph["stable"]
+    assert solver["ode_options"] == {"units": 150, "layers": 5} and "stable" not in solver
+
+
+@pytest.mark.parametrize("dataset", DYNAMICS)
+@pytest.mark.parametrize("preset", ["default", "paper"])
+@pytest.mark.parametrize("ode", dynamics.COMPARED)
+def test_presets_fit_their_estimator(dataset, preset, ode, tmp_path):
+    arguments = run_models.parse(["--dataset", dataset, "--preset", preset])
+    plan = run_models.plan(arguments, ode, tmp_path)
+    plan.params.setdefault("ode_options", None)
+    if plan.params["ode_options"] and plan.params["ode_options"].get("inn") == "paper":
+        plan.params["ode_options"] = None  # as large as the paper's takes seconds to build
+    dynamics.make_estimator(DYNAMICS[dataset], plan, resume=False, callbacks=[])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dataset", "lorenz", "--n-cases", "30"], "has the trajectories that it has"),
+        (["--dataset", "imitation_s", "--source", "synthetic"], "no generated stand-in"),
+        (["--dataset", "rober", "--ode", "rk4", "--stable", "true"], "needs an ode with a linear"),
+    ],
+)
+def test_wrong_use_is_one_clear_line(words, message, tmp_path, capsys):
+    assert main([*words, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert message in said and "Traceback" not in said
+
+
+def test_an_interrupted_run_goes_on(short, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(dynamics, "draw", lambda *_: [])
+
+    def interrupt(self, history, settings):
+        if len(history.rows) == 1:
+            raise KeyboardInterrupt
+
+    words = ("--dataset", "lotka_volterra", *SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_models.Progress, "__call__", interrupt)
+        assert run(*words, out=tmp_path) == 130
+    folder = tmp_path / "lotka_volterra-morph"
+    assert main(["--resume", str(folder)]) == 0
+    run(*words, out=tmp_path)
+    first, second = (record_in(tmp_path / name) for name in (folder.name, f"{folder.name}-2"))
+    assert first["metrics"] == second["metrics"]
+
+
+def test_splits_are_seventy_to_thirty_and_random_ones_follow_the_seed(monkeypatch):
+    def fetched(motion, **options):
+        from sklearn.utils import Bunch
+
+        from latent_morph import as_series
+
+        X = as_series(np.arange(10.0)[:, None, None] + np.zeros((10, 5, 2)))
+        return Bunch(
+            data=X,
+            train=np.arange(7),
+            test=np.arange(7, 10),
+            feature_names=["x", "y"],
+            unit="mm",
+            source="real",
+        )
+
+    monkeypatch.setattr(dynamics, "fetch_robot_demonstrations", fetched)
+    load = DYNAMICS["imitation_s"].load
+    first, again, other = (
+        load(Request(protocol="random", seed=seed)).test_X.values[:, 0, 0].tolist()
+        for seed in (0, 0, 1)
+    )
+    assert first == again != other
+    assert load(Request()).test_X.values[:, 0, 0].tolist() == [7, 8, 9]
+    assert load(Request()).train_X.shape == (7, 100, 2)
