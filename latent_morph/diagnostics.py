@@ -21,12 +21,17 @@ class Timing(NamedTuple):
 
 
 def interleaved(candidates: Mapping[str, Callable[[], Any]], *, repeats: int) -> dict[str, Timing]:
-    """Times the candidates in turn, round after round, so that a busy machine hurts all alike."""
+    """Times the candidates in turn, round after round, so that a busy machine hurts all alike.
+
+    Each round starts with another one: what follows a large candidate finds its caches cold.
+    """
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         call()  # the first call pays for imports, caches and allocations
+    order = list(candidates.items())
     for _ in range(repeats):
-        for name, call in candidates.items():
+        order.append(order.pop(0))
+        for name, call in order:
             begin = _now()
             call()
             taken[name].append(1e3 * (_now() - begin))
