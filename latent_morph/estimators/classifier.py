@@ -163,7 +163,7 @@ class LatentODEClassifier(ClassifierBase):
     dropout : float, default=0.2
         Share of each layer's update that is left out in training.
     pool : int, default=1
-        Observations that are taken in together; for long series 4 is some three times as fast.
+        Observations that are taken in together; for long series 4 is some twice as fast.
     encoder_ode : str or callable, default="linear"
         The ODE of the encoder's hidden state between observations.
     encoder_ode_options : dict, default=None
