@@ -58,7 +58,7 @@ def dense():
     return X, y
 
 
-QUICK = {**TINY, "max_epochs": 5, "learning_rate": 0.1, "hidden_dim": 16, "batch_size": 4}
+QUICK = {**TINY, "max_epochs": 12, "hidden_dim": 16, "batch_size": 4}
 
 
 @pytest.mark.parametrize("kind", ALL)
