@@ -17,8 +17,8 @@ from latent_morph.series import SeriesBatch
 
 TITLE = "An epoch of Human Activity, from batches of it"
 
-# Encoder + ODE; the last ones are the paper's architecture at its sizes. One of them met an infinite
-# gradient in its second step at the paper's learning rate: the little training here goes at a tenth.
+# Encoder + ODE; the last ones are the paper's architecture at its sizes. One of them met an
+# infinite gradient in its second step at the paper's learning rate: here it is a tenth of that.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "morph": {"preset": "default", "ode": "morph"},
     "morph + linear": {"preset": "default", "ode": "linear"},
