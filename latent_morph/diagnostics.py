@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from latent_morph.flows import SolverFlow
 from latent_morph.models import LatentODE
@@ -78,10 +78,15 @@ def time_integrations(
 @torch.inference_mode()
 def field_evaluations(model: LatentODE, batch: SeriesBatch, times: Tensor) -> int | None:
     """Evaluations of the vector field in one integration of the batch; None without a solver."""
-    solvers = [part for part in model.flow.modules() if isinstance(part, SolverFlow)]
+    z0 = model.eval().encoder(batch).mean
+    return evaluations_in(model.flow, lambda: model.flow(z0, times))
+
+
+def evaluations_in(module: nn.Module, call: Callable[[], Any]) -> int | None:
+    """How often `call` evaluates the vector fields of solvers in `module`; None without any."""
+    solvers = [part for part in module.modules() if isinstance(part, SolverFlow)]
     if not solvers:
         return None
-    z0 = model.eval().encoder(batch).mean
     before = sum(solver.field_evaluations for solver in solvers)
-    model.flow(z0, times)
+    call()
     return sum(solver.field_evaluations for solver in solvers) - before

@@ -54,23 +54,7 @@ def plot_phase_portrait(
             alpha=0.5,
             label="" if k else "data",
         )
-    for k, path in enumerate(truth):
-        ax.plot(
-            *np.asarray(path)[:, :dim].T, color=_TRUTH, linewidth=1.3, label="" if k else "truth"
-        )
-    for k, path in enumerate(rolled):
-        line = np.asarray(path)[:, :dim]
-        ax.plot(*line.T, color=_ROLLED, linewidth=1.1, label="" if k else "roll-out")
-        ax.plot(*line[:1].T, linestyle="", marker="o", markersize=3.5, color=_ROLLED)
-    if goal is not None:
-        ax.plot(
-            *np.asarray(goal, dtype=float)[:dim, None],
-            linestyle="",
-            marker="*",
-            markersize=11,
-            color="#222222",
-            label="goal",
-        )
+    _draw_paths(ax, truth, rolled, goal, dim)
     _label_axes(ax, names, dim)
     ax.set_title(title, fontsize=9.5, loc="left")
     figure.legend(loc="outside upper right", ncols=4, **plots._legend_style())
@@ -218,21 +202,7 @@ def plot_field(
         arrowsize=0.7,
         density=1.3,
     )
-    for k, path in enumerate(truth):
-        ax.plot(*np.asarray(path)[:, :2].T, color=_TRUTH, lw=1.3, label="" if k else "truth")
-    for k, path in enumerate(rolled):
-        line = np.asarray(path)[:, :2]
-        ax.plot(*line.T, color=_ROLLED, lw=1.1, label="" if k else "roll-out")
-        ax.plot(*line[:1].T, linestyle="", marker="o", markersize=3.5, color=_ROLLED)
-    if goal is not None:
-        ax.plot(
-            *np.asarray(goal, dtype=float)[:2, None],
-            linestyle="",
-            marker="*",
-            markersize=11,
-            color="#222222",
-            label="goal",
-        )
+    _draw_paths(ax, truth, rolled, goal, 2)
     plots._style(ax)
     ax.grid(False)
     ax.set_xlim(where[..., 0].min(), where[..., 0].max())
@@ -276,3 +246,30 @@ def _frame(ax: Axes, curves: Sequence[ArrayLike], lines: Sequence[ArrayLike]) ->
     high = np.minimum(np.maximum(high, outer.max(0)), high + 0.3 * room) + 0.04 * room
     ax.set_xlim(low[0], high[0])
     ax.set_ylim(low[1], high[1])
+
+
+def _draw_paths(
+    ax: Any,  # noqa: ANN401
+    truth: Sequence[ArrayLike],
+    rolled: Sequence[ArrayLike],
+    goal: ArrayLike | None,
+    dim: int,
+) -> None:
+    """The true curves, the roll-outs with their starts, and the goal, in the first `dim` axes."""
+    for k, path in enumerate(truth):
+        ax.plot(
+            *np.asarray(path)[:, :dim].T, color=_TRUTH, linewidth=1.3, label="" if k else "truth"
+        )
+    for k, path in enumerate(rolled):
+        line = np.asarray(path)[:, :dim]
+        ax.plot(*line.T, color=_ROLLED, linewidth=1.1, label="" if k else "roll-out")
+        ax.plot(*line[:1].T, linestyle="", marker="o", markersize=3.5, color=_ROLLED)
+    if goal is not None:
+        ax.plot(
+            *np.asarray(goal, dtype=float)[:dim, None],
+            linestyle="",
+            marker="*",
+            markersize=11,
+            color="#222222",
+            label="goal",
+        )

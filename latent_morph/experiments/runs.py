@@ -1,6 +1,6 @@
 """One run: fit, score, measure, draw, and write it all to a folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -234,11 +234,18 @@ def comparison(
     timings: dict[str, Timing] = time_integrations(
         {name: estimator.model_ for name, estimator in estimators.items()}, batch, times
     )
+    return comparison_rows(task.metric, timings, done)
+
+
+def comparison_rows(
+    metric: str, timings: Mapping[str, Timing], done: Sequence[tuple[Any, dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """One row a run: its score, and the time of its ODE."""
     reference = timings["morph"].mean_ms if "morph" in timings else None
     return [
         {
             "ode": record["ode"],
-            "score": record["metrics"]["test"][task.metric],
+            "score": record["metrics"]["test"][metric],
             "integration_ms_mean": timings[record["ode"]].mean_ms,
             "integration_ms_std": timings[record["ode"]].std_ms,
             "ratio_to_morph": reference and timings[record["ode"]].mean_ms / reference,
