@@ -503,28 +503,9 @@ class LatentODEBase(BaseEstimator):
             Where to; an existing file is replaced, whole or not at all.
         """
         check_is_fitted(self)
-        params = self.get_params(deep=False) | {"callbacks": None}
-        for name, value in params.items():
-            if callable(value):
-                raise ValueError(f"{name} is a function, which no file holds; use a flow's name")
-        if not isinstance(self.random_state, (int, np.integer, type(None))):
-            params["random_state"] = None
-        params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
+        config = file_config(self) | self._extra_config()
+        params = config["params"]
         params["class_weight"] = _json_pairs(params.get("class_weight"))
-        config = {
-            "estimator": type(self).__name__,
-            "params": params,
-            "scaler": self.scaler_.state(),
-            "n_channels": self.n_channels_,
-            "n_features_in": self.n_features_in_,
-            "feature_names_in": getattr(self, "feature_names_in_", None),
-            "fitted_on_table": self.fitted_on_table_,
-            "history": self.history_,
-            "best_epoch": self.best_epoch_,
-            "n_learn": self.n_learn_,
-            "n_validation": self.n_validation_,
-            **self._extra_config(),
-        }
         return write_model(path, self.model_.state_dict(), config)
 
     @classmethod
@@ -547,15 +528,8 @@ class LatentODEBase(BaseEstimator):
             known = kind._get_param_names()
             estimator = kind(**{name: params[name] for name in known if name in params})
             estimator._validate_params()
-            estimator.n_channels_ = config["n_channels"]
-            estimator.n_features_in_ = config["n_features_in"]
-            estimator.fitted_on_table_ = config["fitted_on_table"]
-            if config["feature_names_in"] is not None:
-                estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-            estimator.scaler_ = SeriesScaler.from_state(config["scaler"])
+            restore_config(estimator, config)
             estimator._remember(History(config["history"], config["best_epoch"], math.nan))
-            estimator.n_learn_ = config["n_learn"]
-            estimator.n_validation_ = config["n_validation"]
             n_classes = estimator._restore_extra(config)
             with seeded(0):  # the weights are replaced; the caller's generator is not touched
                 estimator.model_ = estimator._build(n_classes)
@@ -574,6 +548,43 @@ class LatentODEBase(BaseEstimator):
     def _restore_extra(self, config: dict[str, Any]) -> int:
         """Reads that back; returns the number of classes, 0 without any."""
         return 0
+
+
+def file_config(estimator: Any) -> dict[str, Any]:  # noqa: ANN401
+    """What a file says of a fitted estimator beside its weights."""
+    params = estimator.get_params(deep=False) | {"callbacks": None}
+    for name, value in params.items():
+        if callable(value):
+            raise ValueError(f"{name} is a function, which no file holds; use a flow's name")
+    if not isinstance(estimator.random_state, (int, np.integer, type(None))):
+        params["random_state"] = None
+    checkpoint = estimator.checkpoint
+    params["checkpoint"] = None if checkpoint is None else str(checkpoint)
+    return {
+        "estimator": type(estimator).__name__,
+        "params": params,
+        "scaler": estimator.scaler_.state(),
+        "n_channels": estimator.n_channels_,
+        "n_features_in": estimator.n_features_in_,
+        "feature_names_in": getattr(estimator, "feature_names_in_", None),
+        "fitted_on_table": estimator.fitted_on_table_,
+        "history": estimator.history_,
+        "best_epoch": estimator.best_epoch_,
+        "n_learn": estimator.n_learn_,
+        "n_validation": estimator.n_validation_,
+    }
+
+
+def restore_config(estimator: Any, config: dict[str, Any]) -> None:  # noqa: ANN401
+    """Gives a new estimator what `file_config` wrote, its parameters and history excepted."""
+    estimator.n_channels_ = config["n_channels"]
+    estimator.n_features_in_ = config["n_features_in"]
+    estimator.fitted_on_table_ = config["fitted_on_table"]
+    if config["feature_names_in"] is not None:
+        estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+    estimator.scaler_ = SeriesScaler.from_state(config["scaler"])
+    estimator.n_learn_ = config["n_learn"]
+    estimator.n_validation_ = config["n_validation"]
 
 
 def resolve_flow(ode: str | Recipe, options: dict[str, Any] | None, name: str) -> Recipe:

@@ -28,9 +28,11 @@ from latent_morph.dynamics import (
 from latent_morph.estimators.base import (
     COMMON_CONSTRAINTS,
     as_moments,
+    file_config,
     is_table,
     report_epoch,
     resolve_flow,
+    restore_config,
 )
 from latent_morph.flows import LinearFlow, MorphFlow, Recipe
 from latent_morph.persistence import read_model, write_model
@@ -588,27 +590,7 @@ class DynamicsRegressor(BaseEstimator):
             Where to; an existing file is replaced, whole or not at all.
         """
         check_is_fitted(self)
-        params = self.get_params(deep=False) | {"callbacks": None}
-        for name, value in params.items():
-            if callable(value):
-                raise ValueError(f"{name} is a function, which no file holds; use a flow's name")
-        if not isinstance(self.random_state, (int, np.integer, type(None))):
-            params["random_state"] = None
-        params["checkpoint"] = None if self.checkpoint is None else str(self.checkpoint)
-        config = {
-            "estimator": type(self).__name__,
-            "params": params,
-            "scaler": self.scaler_.state(),
-            "n_channels": self.n_channels_,
-            "n_features_in": self.n_features_in_,
-            "feature_names_in": getattr(self, "feature_names_in_", None),
-            "fitted_on_table": self.fitted_on_table_,
-            "history": self.history_,
-            "best_epoch": self.best_epoch_,
-            "n_learn": self.n_learn_,
-            "n_validation": self.n_validation_,
-        }
-        return write_model(path, self.model_.state_dict(), config)
+        return write_model(path, self.model_.state_dict(), file_config(self))
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
@@ -628,14 +610,7 @@ class DynamicsRegressor(BaseEstimator):
             params = config["params"] | {"device": device}
             estimator = cls(**{k: params[k] for k in cls._get_param_names() if k in params})
             estimator._validate_params()
-            estimator.n_channels_ = config["n_channels"]
-            estimator.n_features_in_ = config["n_features_in"]
-            estimator.fitted_on_table_ = config["fitted_on_table"]
-            if config["feature_names_in"] is not None:
-                estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-            estimator.scaler_ = SeriesScaler.from_state(config["scaler"])
-            estimator.n_learn_ = config["n_learn"]
-            estimator.n_validation_ = config["n_validation"]
+            restore_config(estimator, config)
             with seeded(0):  # the weights are replaced; the caller's generator is not touched
                 estimator.model_ = estimator._build()
             estimator.model_.double().load_state_dict(tensors)
