@@ -33,6 +33,10 @@ class Bijection(nn.Module, abc.ABC):
         """Maps `y` (..., dim) back to the (..., dim) it came from."""
         return self._inverse(check_state("y", y, self.dim))
 
+    def on_columns(self, x: Tensor) -> Tensor:
+        """`forward` with the coordinates as first axis: (dim, ...) to (dim, ...)."""
+        return self._forward(x.movedim(0, -1)).movedim(-1, 0)
+
     @abc.abstractmethod
     def _forward(self, x: Tensor) -> Tensor: ...
 
@@ -56,6 +60,12 @@ class Composed(Bijection):
     def _forward(self, x: Tensor) -> Tensor:
         for part in self.parts:
             x = part(x)
+        return x
+
+    def on_columns(self, x: Tensor) -> Tensor:
+        """See `Bijection.on_columns`."""
+        for part in self.parts:
+            x = part.on_columns(x)  # type: ignore[operator]  # ModuleList forgets its element type
         return x
 
     def _inverse(self, y: Tensor) -> Tensor:
@@ -101,6 +111,13 @@ class Anchored(Bijection):
     def _forward(self, x: Tensor) -> Tensor:
         # The difference comes first: at the origin it is zero, and the sum the goal to the bit.
         return self.goal + (self.inner(x) - self._image_of_origin())
+
+    def on_columns(self, x: Tensor) -> Tensor:
+        """See `Bijection.on_columns`."""
+        goal, origin = (
+            p.view(-1, *[1] * (x.ndim - 1)) for p in (self.goal, self._image_of_origin())
+        )
+        return goal + (self.inner.on_columns(x) - origin)
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.inner.inverse(y - self.goal + self._image_of_origin())

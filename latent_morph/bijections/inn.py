@@ -1,5 +1,6 @@
 """Invertible networks from FrEIA's coupling blocks; the only file that imports FrEIA."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, final
@@ -19,7 +20,7 @@ INN_PRESETS: dict[str, dict[str, Any]] = {
     "compact": {
         "coupling": "glow",
         "blocks": 2,
-        "width": 32,
+        "width": 16,
         "activation": "silu",
         "clamp": 1.0,
     },
@@ -86,35 +87,42 @@ class CouplingINN(Bijection):
     leave: Tensor  # (dim,): the gather after the last one
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self._by_columns(x, self._columns_forward)
+        return self.on_columns(x.movedim(-1, 0)).movedim(0, -1)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self._by_columns(y, self._columns_inverse)
+        return self._in_pieces(self._columns_inverse, y.movedim(-1, 0)).movedim(0, -1)
 
-    def _by_columns(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Applies `function`, which works on points as columns (dim, M), to points (..., dim)."""
-        rows = x.reshape(-1, self.dim)
+    def on_columns(self, x: Tensor) -> Tensor:
+        """See `Bijection.on_columns`; this is how the network works inside."""
+        return self._in_pieces(self._columns_forward, x)
+
+    def _in_pieces(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Applies `function`, which maps points as columns (dim, M), to (dim, ...)."""
+        columns = x.reshape(self.dim, -1)
         # With gradients every intermediate result is kept anyway, and there is nothing to save.
         whole = torch.is_grad_enabled() or torch.compiler.is_compiling()
-        pieces = [rows] if whole else rows.split(_PIECE)
-        done = [function(piece.mT.contiguous()).mT for piece in pieces]
-        return torch.cat(done).reshape(x.shape) if len(done) > 1 else done[0].reshape(x.shape)
+        if whole or columns.shape[1] <= _PIECE:
+            return function(columns).view(x.shape)
+        done = [function(piece) for piece in columns.split(_PIECE, dim=1)]
+        return torch.cat(done, dim=1).view(x.shape)
 
     def _columns_forward(self, x: Tensor) -> Tensor:
+        one = x.new_ones(1, x.shape[1])
         for block, order in zip(self.blocks, self.enter, strict=True):
             first, second = _halves(block, x.index_select(0, order))
-            first = _stretched(first, *_coefficients(block, 2, second))
-            second = _stretched(second, *_coefficients(block, 1, first))
+            first = _stretched(block, first, *_coefficients(block, 2, second, one))
+            second = _stretched(block, second, *_coefficients(block, 1, first, one))
             x = torch.cat([first, second])
         return x.index_select(0, self.leave)
 
     def _columns_inverse(self, y: Tensor) -> Tensor:
-        y = y.index_select(0, self.leave.argsort())
+        one = y.new_ones(1, y.shape[1])
+        y = y.index_copy(0, self.leave, y)
         for block, order in zip(reversed(list(self.blocks)), self.enter.flip(0), strict=True):
             first, second = _halves(block, y)
-            second = _unstretched(second, *_coefficients(block, 1, first))
-            first = _unstretched(first, *_coefficients(block, 2, second))
-            y = torch.cat([first, second]).index_select(0, order.argsort())
+            second = _unstretched(block, second, *_coefficients(block, 1, first, one))
+            first = _unstretched(block, first, *_coefficients(block, 2, second, one))
+            y = y.index_copy(0, order, torch.cat([first, second]))
         return y
 
 
@@ -127,27 +135,44 @@ def _halves(block: Any, x: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
     return x.split([block.split_len1, block.split_len2])
 
 
-def _coefficients(block: Any, side: int, passive: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-    """Log scale and shift of one half, computed from the other by the subnets of `side`."""
+def _coefficients(
+    block: Any,  # noqa: ANN401
+    side: int,
+    passive: Tensor,
+    one: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """What scales and what shifts one half, computed from the other by the subnets of `side`."""
+    known = torch.cat([passive, one])
     if hasattr(block, "subnet1"):
-        scale, shift = _on_columns(getattr(block, f"subnet{side}"), passive).chunk(2)
+        scale, shift = _on_columns(getattr(block, f"subnet{side}"), known).chunk(2)
     else:
-        scale = _on_columns(getattr(block, f"subnet_s{side}"), passive)
-        shift = _on_columns(getattr(block, f"subnet_t{side}"), passive)
-    return block.clamp * block.f_clamp(scale), shift
+        scale = _on_columns(getattr(block, f"subnet_s{side}"), known)
+        shift = _on_columns(getattr(block, f"subnet_t{side}"), known)
+    return scale, shift
 
 
-def _stretched(x: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
-    return torch.addcmul(shift, x, log_scale.exp())
+# A block scales by exp(clamp * _soft_clamp(u)), which is exp(-clamp) exp(2 clamp sigmoid(u)):
+# the constant rides along with the product.
 
 
-def _unstretched(y: Tensor, log_scale: Tensor, shift: Tensor) -> Tensor:
-    return (y - shift) * (-log_scale).exp()
+def _stretched(block: Any, x: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
+    stretch = (2 * block.clamp * u.sigmoid()).exp()
+    return torch.addcmul(shift, x, stretch, value=math.exp(-block.clamp))
+
+
+def _unstretched(block: Any, y: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
+    return (y - shift) * (-block.clamp * _soft_clamp(u)).exp()
 
 
 def _on_columns(network: nn.Sequential, x: Tensor) -> Tensor:
-    """An `mlp` on points as columns: (n_in, M) to (n_out, M)."""
-    for layer in network:
+    """An `mlp` on points as columns with a row of ones below: (n_in + 1, M) to (n_out, M).
+
+    The ones carry the first layer's bias, the one that is added to many rows: to add it by itself
+    would write these rows once more.
+    """
+    first = network[0]
+    x = torch.cat([first.weight, first.bias.unsqueeze(1)], dim=1) @ x
+    for layer in network[1:]:
         if isinstance(layer, nn.Linear):
             x = torch.addmm(layer.bias.unsqueeze(1), layer.weight, x)
         else:

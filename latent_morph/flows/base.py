@@ -129,23 +129,23 @@ def _wanted_rows(wanted: Tensor, shape: torch.Size) -> Tensor:
 
 
 def at_pairs(
-    points: Callable[[Tensor, Tensor], Tensor], elapsed: Tensor, wanted: Tensor, dim: int
+    points: Callable[[Tensor, Tensor], Tensor], elapsed: Tensor, wanted: Tensor
 ) -> Tensor:
     """A closed form evaluated at the pairs of series and time that are wanted, and only there.
 
     Args:
-        points: Series (M,), counted through all batch axes, and times (M,) to states (M, D).
+        points: Series (M,), counted through all batch axes, and times (M,) to states (D, M).
         elapsed: (T,) or broadcasting (..., T).
         wanted: (..., T).
-        dim: D.
 
     Returns:
         (..., T, D), zero where nothing is wanted.
     """
     row = wanted.flatten().nonzero().squeeze(1)
     series = row.div(wanted.shape[-1], rounding_mode="floor")
-    found = points(series, elapsed.expand(wanted.shape).flatten()[row])
-    return found.new_zeros(wanted.numel(), dim).index_copy(0, row, found).view(*wanted.shape, dim)
+    found = points(series, elapsed.expand(wanted.shape).flatten()[row]).mT
+    whole = found.new_zeros(wanted.numel(), found.shape[1])
+    return whole.index_copy(0, row, found).view(*wanted.shape, -1)
 
 
 def _check_broadcast(name: str, came: torch.Size, axes: torch.Size, batch: torch.Size) -> None:

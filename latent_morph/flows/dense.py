@@ -1,13 +1,13 @@
 """Dense output: a smooth curve is evaluated at a few nodes and interpolated at many times."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 # Degrees of the polynomials that are tried on a panel. Nodes of one are among those of the next.
-DEGREES = (32, 64)
+DEGREES = (16, 32)
 # Interpolation is tried where there are this many times as many times as nodes at first.
 _PAYS = 4
 _PIECE = 2**18  # entries of the basis at a time: what is computed then stays in the cache
@@ -33,9 +33,29 @@ def dense_curve(
         tolerance: Largest error, relative to the largest absolute value of each series' curve.
         panels: How many to try first.
     """
-    if times.shape[-1] < _PAYS * panels * (DEGREES[0] + 1):
+    n_times = times.shape[-1]
+    if n_times < _PAYS * panels * (DEGREES[0] + 1):
         return curve(start, times)
-    return _Samples(curve, start, times, panels).read(tolerance)
+    samples = _Samples(curve, start, times, panels)
+    good = samples.resolved(tolerance)
+    while not good.all() and samples.degree < DEGREES[-1] and samples.n_nodes < n_times / 2:
+        samples.double(~good)
+        good |= samples.resolved(tolerance)
+    if good.all():
+        return samples.read()
+    rest = ~good
+    finer = dense_curve(
+        curve,
+        start[rest],
+        times if times.ndim == 1 else times[rest],
+        tolerance=tolerance,
+        panels=4 * panels,
+    )
+    if rest.all():
+        return finer
+    states = start.new_empty(len(start), n_times, start.shape[-1])
+    states[good], states[rest] = samples.read(good), finer
+    return states
 
 
 class _Samples:
@@ -46,53 +66,51 @@ class _Samples:
         self.first = times.amin(-1, keepdim=True)
         self.span = times.amax(-1, keepdim=True) - self.first
         self.degree = DEGREES[0]
-        self.values = self._at(_nodes(self.degree))
+        self.values = self._at(_nodes(self.degree), start, self.first, self.span)
 
-    def _at(self, nodes: Tensor) -> Tensor:
+    @property
+    def n_nodes(self) -> int:
+        return self.panels * (self.degree + 1)
+
+    def _at(self, nodes: Tensor, start: Tensor, first: Tensor, span: Tensor) -> Tensor:
         """The curve at `nodes` (K,) from -1 to 1 of each panel: (N, P, K, D)."""
         edges = torch.arange(self.panels, dtype=nodes.dtype).unsqueeze(1)
         share = ((edges + (nodes + 1) / 2) / self.panels).flatten().to(self.times)
-        states = self.curve(self.start, self.first + self.span * share)
+        states = self.curve(start, first + span * share)
         return states.unflatten(1, (self.panels, len(nodes)))
 
-    def read(self, tolerance: float) -> Tensor:
-        """(N, T, D) at all times, series that are not yet resolved from finer samples."""
+    def resolved(self, tolerance: float) -> Tensor:
+        """(N,) which series' polynomials leave out no more than `tolerance`."""
+        return _resolved(
+            _cosine_transform(self.degree).to(self.times), self.values.detach(), tolerance
+        )
+
+    def double(self, which: Tensor) -> None:
+        """Twice the degree: the series `which` are evaluated in between, the others read off."""
+        nodes = _nodes(2 * self.degree)[1::2]
+        if self.times.ndim == 1 or which.all():
+            where = self.first, self.span
+        else:
+            where = self.first[which], self.span[which]
+        if which.all():
+            between = self._at(nodes, self.start, *where)
+        else:
+            weights = _basis(nodes, self.degree + 1) @ _cosine_transform(self.degree)
+            between = weights.to(self.values) @ self.values
+            between[which] = self._at(nodes, self.start[which], *where)
+        pairs = torch.stack([self.values[:, :, :-1], between], dim=3)
+        self.values = torch.cat([pairs.flatten(2, 3), self.values[:, :, -1:]], dim=2)
+        self.degree *= 2
+
+    def read(self, which: Tensor | None = None) -> Tensor:
+        """(N, T, D) at all times, for all series or those `which`."""
         transform = _cosine_transform(self.degree).to(self.times)
-        good = _resolved(transform, self.values.detach(), tolerance)
         span = self.span.clamp(min=torch.finfo(self.times.dtype).tiny)
         place = (self.times - self.first) / span * self.panels
-        read = _read_shared if self.times.ndim == 1 else _read_ragged
-        if good.all():
-            return read(transform, self.values, place)
-        states = self.start.new_empty(len(self.start), self.times.shape[-1], self.start.shape[-1])
-        if good.any():
-            there = place if place.ndim == 1 else place[good]
-            states[good] = read(transform, self.values[good], there)
-        states[~good] = self._finer(~good, tolerance)
-        return states
-
-    def _finer(self, which: Tensor, tolerance: float) -> Tensor:
-        """The series `which` from twice the degree, or more panels, or exactly."""
-        if not which.all():
-            self.start, self.values = self.start[which], self.values[which]
-            if self.times.ndim > 1:
-                self.times, self.first = self.times[which], self.first[which]
-                self.span = self.span[which]
-        n_times = self.times.shape[-1]
-        if self.degree == DEGREES[-1]:
-            panels = 4 * self.panels
-            return dense_curve(
-                self.curve, self.start, self.times, tolerance=tolerance, panels=panels
-            )
-        if 2 * self.degree * self.panels >= n_times:
-            return self.curve(self.start, self.times)
-        self.degree *= 2
-        between = self._at(_nodes(self.degree)[1::2])
-        old = self.values
-        self.values = torch.cat(
-            [torch.stack([old[:, :, :-1], between], dim=3).flatten(2, 3), old[:, :, -1:]], dim=2
-        )
-        return self.read(tolerance)
+        values = self.values if which is None else self.values[which]
+        if place.ndim == 1:
+            return _read_shared(transform, values, place)
+        return _read_ragged(transform, values, place if which is None else place[which])
 
 
 def _nodes(degree: int) -> Tensor:
@@ -142,10 +160,21 @@ def _read_shared(transform: Tensor, values: Tensor, place: Tensor) -> Tensor:
     weights = _basis(2 * (ordered - panel) - 1, n_terms) @ transform
     parts = weights.split(panel.bincount(minlength=panels).tolist())
     columns = values.permute(1, 2, 0, 3).flatten(2)
-    rows = torch.cat([part @ matrix for part, matrix in zip(parts, columns, strict=True)])
+    rows = _blocks(parts, columns)
     if not torch.equal(order, torch.arange(len(order), device=order.device)):
         rows = rows.index_select(0, order.argsort())
     return rows.unflatten(1, (n_series, dim)).transpose(0, 1)
+
+
+def _blocks(parts: Sequence[Tensor], columns: Tensor) -> Tensor:
+    """Products of `parts` (T_p, K) with `columns` (P, K, M), one below the other: (T, M)."""
+    if torch.is_grad_enabled():
+        return torch.cat([part @ matrix for part, matrix in zip(parts, columns, strict=True)])
+    rows = columns.new_empty(sum(map(len, parts)), columns.shape[-1])
+    places = rows.split([len(part) for part in parts])
+    for part, matrix, place in zip(parts, columns, places, strict=True):
+        torch.mm(part, matrix, out=place)
+    return rows
 
 
 def _read_ragged(transform: Tensor, values: Tensor, place: Tensor) -> Tensor:

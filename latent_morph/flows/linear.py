@@ -88,55 +88,82 @@ class LinearFlow(Flow):
 
         Laid out as all first halves of the pairs, all second halves, then the real modes.
         """
-        factors = self._factors()
-        if factors is None:
-            return z
-        lower, upper = factors
-        rows = z.reshape(-1, self.latent_dim)
-        rows = torch.linalg.solve_triangular(lower.mT, rows, upper=True, left=False)
-        rows = torch.linalg.solve_triangular(upper.mT, rows, upper=False, left=False)
-        return rows.reshape(z.shape)
+        return self._to_modes(z.movedim(-1, 0)).movedim(0, -1)
 
     def from_modes(self, modes: Tensor) -> Tensor:
         """R w: back from modal coordinates, (..., D)."""
-        factors = self._factors()
-        return modes if factors is None else modes @ (factors[0] @ factors[1]).mT
-
-    def _factors(self) -> tuple[Tensor, Tensor] | None:
-        if self.eigenvectors == "identity":
-            return None
-        identity = torch.eye(self.latent_dim).to(self.lower)
-        return (
-            self.lower.tril(-1) + identity,
-            self.upper.triu(1) + self.upper.diagonal().exp().diag(),
-        )
+        return self._from_modes(modes.movedim(-1, 0)).movedim(0, -1)
 
     def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
         """See `Flow.stepper`: exponentials and rotations of all gaps are computed together."""
         factors = self._exponentials(gaps.detach().to(self.rate_parameter))
-        steps = list(zip(*(factor.unbind(0) for factor in factors), strict=True))
-        return lambda k, z: self.from_modes(self._evolved(self.to_modes(z), *steps[k]))
+        steps = list(zip(*(factor.unbind(1) for factor in factors), strict=True))
+
+        def step(k: int, z: Tensor) -> Tensor:
+            modes = self._to_modes(z.movedim(-1, 0))
+            return self._from_modes(self._evolved(modes, *steps[k])).movedim(0, -1)
+
+        return step
+
+    def coordinates(self, z0: Tensor, elapsed: Tensor) -> Tensor:
+        """The trajectory with the coordinates as first axis, as it comes out of the products.
+
+        Args:
+            z0: (N, D).
+            elapsed: (T,) shared by all series, or (N, T).
+
+        Returns:
+            (D, T, N) for shared times, (D, N, T) for times of each series.
+        """
+        modes = self._to_modes(z0.mT)
+        shared = elapsed.ndim == 1
+        return self._at(
+            modes.unsqueeze(1 if shared else 2), elapsed.unsqueeze(1) if shared else elapsed
+        )
+
+    def coordinates_from(self, z0: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+        """For `at_pairs`: chosen series (M,) at chosen times (M,), to (D, M); z0 (N, D)."""
+        modes = self._to_modes(z0.mT)
+        return lambda series, times: self._at(modes.index_select(1, series), times)
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        modes = self.to_modes(z0).unsqueeze(-2)
-        return self.from_modes(self._evolved(modes, *self._exponentials(elapsed)))
+        return as_trajectory(self.coordinates(*flattened(z0, elapsed)), z0, elapsed)
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        return at_pairs(self.points_from(z0), elapsed, wanted, self.latent_dim)
+        return at_pairs(self.coordinates_from(z0.flatten(0, -2)), elapsed, wanted)
 
-    def points_from(self, z0: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """The states of chosen series at chosen times, for `at_pairs`; z0 (..., D)."""
-        modes = self.to_modes(z0).reshape(-1, self.latent_dim)
-        return lambda series, times: self.from_modes(
-            self._evolved(modes.index_select(0, series), *self._exponentials(times))
+    # Inside, coordinates are the first axis: halves of pairs are then whole blocks of memory,
+    # and a change of coordinates is one product with all points as columns.
+
+    def _at(self, modes: Tensor, elapsed: Tensor) -> Tensor:
+        """Modes (D, ...) after `elapsed` (...), which broadcast, in coordinates (D, ...)."""
+        return self._from_modes(self._evolved(modes, *self._exponentials(elapsed)))
+
+    def _to_modes(self, z: Tensor) -> Tensor:
+        if self.eigenvectors == "identity":
+            return z
+        columns = torch.linalg.solve_triangular(
+            self.lower, z.reshape(len(z), -1), upper=False, unitriangular=True
         )
+        return torch.linalg.solve_triangular(self._upper(), columns, upper=True).view(z.shape)
+
+    def _from_modes(self, modes: Tensor) -> Tensor:
+        if self.eigenvectors == "identity":
+            return modes
+        upper = self._upper()
+        vectors = torch.addmm(upper, self.lower.tril(-1), upper)  # L has ones on its diagonal
+        return torch.mm(vectors, modes.reshape(len(modes), -1)).view(modes.shape)
+
+    def _upper(self) -> Tensor:
+        """U: what is above the diagonal, and the exponential of what is on it."""
+        return torch.diagonal_scatter(self.upper.triu(1), self.upper.diagonal().exp())
 
     def _exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(...) to exp(a t) cos(b t) and exp(a t) sin(b t) of the pairs, exp(a t) of the rest."""
-        t = elapsed.unsqueeze(-1)
-        growth = (self.rates * t).exp()
-        paired, single = growth.split([self.n_pairs, growth.shape[-1] - self.n_pairs], dim=-1)
-        angle = self.frequencies * t
+        ones = [1] * elapsed.ndim
+        growth = (self.rates.view(-1, *ones) * elapsed).exp()
+        paired, single = growth.split([self.n_pairs, len(growth) - self.n_pairs])
+        angle = self.frequencies.view(-1, *ones) * elapsed
         return paired * angle.cos(), paired * angle.sin(), single
 
     def _evolved(self, modes: Tensor, cos: Tensor, sin: Tensor, growth: Tensor) -> Tensor:
@@ -145,23 +172,38 @@ class LinearFlow(Flow):
             torch.addcmul(cos * first, sin, second, value=-1),
             torch.addcmul(cos * second, sin, first),
         ]
-        if single.shape[-1]:
+        if len(single):
             turned.append(growth * single)
-        return torch.cat(turned, dim=-1)
+        return torch.cat(turned)
 
     def _velocity(self, z: Tensor) -> Tensor:
-        first, second, single = self._split(self.to_modes(z))
-        pair_rates, single_rates = self.rates.split([self.n_pairs, single.shape[-1]])
+        columns = z.movedim(-1, 0)
+        first, second, single = self._split(self._to_modes(columns))
+        ones = [1] * (z.ndim - 1)
+        rates, turns = self.rates.view(-1, *ones), self.frequencies.view(-1, *ones)
+        pair_rates, single_rates = rates.split([self.n_pairs, len(single)])
         modes = torch.cat(
             [
-                pair_rates * first - self.frequencies * second,
-                self.frequencies * first + pair_rates * second,
+                pair_rates * first - turns * second,
+                turns * first + pair_rates * second,
                 single_rates * single,
-            ],
-            dim=-1,
+            ]
         )
-        return self.from_modes(modes)
+        return self._from_modes(modes).movedim(0, -1)
 
     def _split(self, modes: Tensor) -> tuple[Tensor, ...]:
         n = self.n_pairs
-        return modes.split([n, n, self.latent_dim - 2 * n], dim=-1)
+        return modes.split([n, n, self.latent_dim - 2 * n])
+
+
+def flattened(z0: Tensor, elapsed: Tensor) -> tuple[Tensor, Tensor]:
+    """All batch axes as one: z0 (..., D) and times (T,) or (..., T) to (N, D), (T,) or (N, T)."""
+    if elapsed.ndim > 1:
+        elapsed = elapsed.expand(*z0.shape[:-1], -1).reshape(-1, elapsed.shape[-1])
+    return z0.reshape(-1, z0.shape[-1]), elapsed
+
+
+def as_trajectory(coordinates: Tensor, z0: Tensor, elapsed: Tensor) -> Tensor:
+    """What `LinearFlow.coordinates` gives, (D, T, N) or (D, N, T), as (..., T, D)."""
+    path = coordinates.permute(2, 1, 0) if elapsed.ndim == 1 else coordinates.permute(1, 2, 0)
+    return path.reshape(*z0.shape[:-1], *path.shape[1:])

@@ -10,7 +10,7 @@ from latent_morph.bijections import Anchored, Bijection
 from latent_morph.checks import check_positive
 from latent_morph.flows.base import Flow, at_pairs
 from latent_morph.flows.dense import dense_curve
-from latent_morph.flows.linear import LinearFlow
+from latent_morph.flows.linear import LinearFlow, as_trajectory, flattened
 
 
 @final
@@ -67,27 +67,32 @@ class MorphFlow(Flow):
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
         x0 = self.warp.inverse(z0)
-        if self.dense_output is None or not isinstance(self.base, LinearFlow):
-            return self._curve(x0, elapsed)
+        if not isinstance(self.base, LinearFlow):
+            return self.warp(self.base._trajectory(x0, elapsed))
+        starts, times = flattened(x0, elapsed)
+        if self.dense_output is None:
+            return as_trajectory(self._coordinates(starts, times), z0, elapsed)
         span = float(elapsed.max() - elapsed.min())
         dense = dense_curve(
-            self._curve,
-            x0.reshape(-1, self.latent_dim),
-            elapsed if elapsed.ndim == 1 else elapsed.expand(*z0.shape[:-1], -1).flatten(0, -2),
+            lambda x, t: as_trajectory(self._coordinates(x, t), x, t),
+            starts,
+            times,
             tolerance=self.dense_output,
-            panels=1 + int(self.base.fastest() * span / (2 * math.pi)),  # at most a turn in each
+            panels=1 + int(self.base.fastest() * span / math.pi),  # at most half a turn in each
         )
         return dense.reshape(*z0.shape[:-1], *dense.shape[1:])
 
-    def _curve(self, x0: Tensor, elapsed: Tensor) -> Tensor:
-        return self.warp(self.base._trajectory(x0, elapsed))
+    def _coordinates(self, x0: Tensor, elapsed: Tensor) -> Tensor:
+        """What `LinearFlow.coordinates` gives, seen through the warp."""
+        assert isinstance(self.base, LinearFlow)
+        return self.warp.on_columns(self.base.coordinates(x0, elapsed))
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
         if self.dense_output is not None or not isinstance(self.base, LinearFlow):
             return super()._part(z0, elapsed, wanted)
-        x = self.base.points_from(self.warp.inverse(z0))
+        x = self.base.coordinates_from(self.warp.inverse(z0).flatten(0, -2))
         return at_pairs(
-            lambda series, times: self.warp(x(series, times)), elapsed, wanted, self.latent_dim
+            lambda series, times: self.warp.on_columns(x(series, times)), elapsed, wanted
         )
 
     def _velocity(self, z: Tensor) -> Tensor:
