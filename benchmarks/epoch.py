@@ -14,6 +14,7 @@ from latent_morph.experiments.tasks import TASKS
 from latent_morph.models import LatentODE, LatentOutput
 from latent_morph.objectives import Objective
 from latent_morph.series import SeriesBatch
+from latent_morph.training import OPTIMIZERS
 
 TITLE = "An epoch of Human Activity, from batches of it"
 
@@ -97,7 +98,7 @@ class _Stage:
         self.batch = estimator._scale(X[: self.batch_size]).trim()
         codes = np.searchsorted(estimator.classes_, y[: self.batch_size])
         self.labels = torch.from_numpy(codes)
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
+        self.optimiser = OPTIMIZERS["adamw"](self.model.parameters(), lr=1e-5)
 
     def step(self) -> dict[str, float]:
         """One step of training, part by part, in seconds."""

@@ -1,6 +1,7 @@
 """Plain fully connected networks, the parts that bijections and vector fields are made of."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from latent_morph.checks import check_choice, check_count
 
@@ -45,3 +46,18 @@ def mlp(
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
     return nn.Sequential(*layers, last)
+
+
+def dropout(x: Tensor, share: float, *, training: bool) -> Tensor:
+    """Zeroes `share` of the entries of `x`, to the next 256th, and scales the others up.
+
+    A random byte decides on an entry: torch's own draws a number for each, which took longer than
+    the layer around it.
+    """
+    kept = round(256 * (1 - share))
+    if not training or kept == 256:
+        return x
+    words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
+    words.random_(torch.iinfo(torch.int64).min, None)
+    keep = words.view(torch.uint8)[: x.numel()].view(x.shape) < kept
+    return x * keep.to(x.dtype).mul_(256 / max(1, kept))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import ALL_ENCODERS, DIM, TOLERANCE, build_encoder
+from test_recurrence import reference
 
 from latent_morph.series import SeriesBatch, as_series, insert_rows
 
@@ -164,27 +165,16 @@ def test_refuses_other_channels(name):
 def test_closed_form_equals_stepping_through_the_rows(name, monkeypatch):
     """States and gradients, against a loop that autograd records step by step."""
 
-    def step_by_step(cos, sin, u, v, *, backwards=False):
-        order = range(len(u) - 1, -1, -1) if backwards else range(len(u))
-        re, im = torch.zeros_like(u[0]), torch.zeros_like(v[0])
-        rows = {}
-        for n, k in enumerate(order):
-            step = k + 1 if backwards else k
-            c, s = (cos[step], sin[step]) if n else (0.0, 0.0)
-            re, im = c * re - s * im + u[k], s * re + c * im + v[k]
-            rows[k] = re, im
-        return tuple(torch.stack([rows[k][half] for k in range(len(u))]) for half in (0, 1))
-
     batch, results = ragged(), []
     for replaced in (False, True):
         if replaced:
-            monkeypatch.setattr("latent_morph.encoders.morph.rotating_recurrence", step_by_step)
+            monkeypatch.setattr("latent_morph.encoders.morph.pushed_modes", reference)
         encoder = build_encoder(name)
         encoding = encoder(batch)
         total(encoding, batch.present).backward()
         results.append([*encoding, *(p.grad for p in encoder.parameters())])
-    for ours, reference in zip(*results, strict=True):
-        torch.testing.assert_close(ours, reference, atol=1e-10, rtol=1e-10)
+    for ours, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(ours, wanted, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("gap", [1e-6, 1e6])

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from latent_morph.bijections import make_inn
 from latent_morph.checks import check_count
 from latent_morph.encoders.base import Encoder, Encoding
-from latent_morph.nn import mlp
-from latent_morph.recurrence import rotating_recurrence
+from latent_morph.nn import dropout, mlp
+from latent_morph.recurrence import pushed_modes, turns
 from latent_morph.series import SeriesBatch
 
 
@@ -63,21 +63,19 @@ class MorphEncoder(Encoder):
     def _encode(self, batch: SeriesBatch) -> Encoding:
         tokens = _each_row(batch) if self.pool == 1 else _pooled(batch, self.pool)
         observed = tokens.observed.to(batch.values.dtype).t().unsqueeze(-1)  # (K, N, 1)
-        gaps = F.pad(tokens.times.diff(dim=1), (1, 0)).to(observed).t()  # (K, N)
-        rows = self.embed(tokens.features).transpose(0, 1)
+        gaps = F.pad(tokens.times.diff(dim=1), (1, 0)).to(observed).t().contiguous()  # (K, N)
+        rows = self.embed(tokens.features.transpose(0, 1).contiguous())
         for layer in self.layers:
-            rows, forwards, backwards = layer(rows, observed, gaps)
+            rows, modes = layer(rows, observed, gaps)
         rows = self.warp(rows)
 
         # Only rows where something was observed speak of z0: a queried row must not move it.
         first, last = _span(tokens.observed)
         lead = tokens.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(observed)
-        ending = [_row(half, last) for half in forwards]
-        beginning = [_row(half, first) for half in backwards]
-        start = self.layers[-1].carried(*beginning, lead)  # type: ignore[operator]
+        start = self.layers[-1].carried(_row(modes, first)[:, 1], lead)  # type: ignore[operator]
+        ending = _row(modes, last)[:, 0].flatten(1)
         mean_row = (rows * observed).sum(0) / observed.sum(0).clamp(min=1)
-        anything = observed.amax(0)
-        known = torch.cat([mean_row, start * anything, *(x * anything for x in ending)], dim=-1)
+        known = torch.cat([mean_row, torch.cat([start, ending], 1) * observed.amax(0)], dim=-1)
         mean, spread = self.posterior(known).chunk(2, dim=-1)
         states = rows.transpose(0, 1)
         if tokens.of_row is not None:
@@ -147,28 +145,18 @@ class _Layer(nn.Module):
         self.gate = nn.Linear(hidden_dim, hidden_dim)
         self.dropout = dropout
 
-    def forward(
-        self, rows: Tensor, observed: Tensor, gaps: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """(K, N, H), (K, N, 1), (K, N) to rows, and the halves (K, N, P) of both directions."""
+    def forward(self, rows: Tensor, observed: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        """(K, N, H), (K, N, 1), (K, N) to rows, and the modes (K, N, 2, P, 2)."""
         normed = self.norm(rows)
-        pushes = (self.drive(normed) * observed).chunk(4, dim=-1)
-        forwards = rotating_recurrence(*self._turns(gaps, 0), *pushes[:2])
-        backwards = rotating_recurrence(*self._turns(gaps, 1), *pushes[2:], backwards=True)
-        update = self.read(torch.cat([*forwards, *backwards], dim=-1))
-        update = F.dropout(update * F.silu(self.gate(normed)), self.dropout, self.training)
-        return rows + update, forwards, backwards
+        pushes = (self.drive(normed) * observed).unflatten(-1, (2, self.n_modes, 2))
+        modes = pushed_modes(self.log_rates.exp(), self.frequencies, gaps, pushes)
+        update = self.read(modes.flatten(2)) * F.silu(self.gate(normed))
+        return rows + dropout(update, self.dropout, training=self.training), modes
 
-    def _turns(self, gaps: Tensor, direction: int) -> tuple[Tensor, Tensor]:
-        """exp(a t) cos(b t) and exp(a t) sin(b t) of one direction's modes: (...) to (..., P)."""
-        t = gaps.unsqueeze(-1)
-        decay = (-self.log_rates[direction].exp() * t).exp()
-        angle = self.frequencies[direction] * t
-        return decay * angle.cos(), decay * angle.sin()
-
-    def carried(self, re: Tensor, im: Tensor, lead: Tensor) -> Tensor:
-        """A backward state's halves (N, P) flowed on for `lead` (N,), to time 0: (N, 2 P)."""
-        cos, sin = self._turns(lead, 1)
+    def carried(self, modes: Tensor, lead: Tensor) -> Tensor:
+        """Modes (N, P, 2) that run backwards, flowed on for `lead` (N,), to time 0: (N, 2 P)."""
+        cos, sin = turns(self.log_rates[1].exp(), self.frequencies[1], lead)
+        re, im = modes.unbind(-1)
         return torch.cat([cos * re - sin * im, sin * re + cos * im], dim=-1)
 
 
@@ -187,5 +175,5 @@ def _span(observed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row(states: Tensor, index: Tensor) -> Tensor:
-    """(T, N, S) at one row for each series: (N, S)."""
+    """(T, N, ...) at one row for each series: (N, ...)."""
     return states[index, torch.arange(states.shape[1], device=states.device)]
