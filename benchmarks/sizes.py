@@ -1,6 +1,7 @@
 """The INN's sizes and activation against what they cost and what they score, on validation."""
 
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 from benchmarks.models import SETTINGS, Setting, problem, query
@@ -11,16 +12,17 @@ from latent_morph.experiments.tasks import TASKS
 
 TITLE = "Sizes of the INN: time of an integration, and validation score after equal epochs"
 
+# The first is the compact preset, to which ratios are.
 INNS: dict[str, dict[str, Any]] = {
+    "2 x 16 silu": {"blocks": 2, "width": 16},
+    "1 x 32 silu": {"blocks": 1, "width": 32},
     "2 x 32 silu": {"blocks": 2, "width": 32},
-    "4 x 32 silu": {"blocks": 4, "width": 32},
-    "3 x 32 silu": {"blocks": 3, "width": 32},
-    "2 x 64 silu": {"blocks": 2, "width": 64},
     "4 x 16 silu": {"blocks": 4, "width": 16},
     "4 x 64 silu": {"blocks": 4, "width": 64},
-    "4 x 32 tanh": {"blocks": 4, "width": 32, "activation": "tanh"},
-    "4 x 32 gelu": {"blocks": 4, "width": 32, "activation": "gelu"},
+    "2 x 16 tanh": {"blocks": 2, "width": 16, "activation": "tanh"},
+    "2 x 16 gelu": {"blocks": 2, "width": 16, "activation": "gelu"},
 }
+SEEDS = (0, 1)
 EPOCHS = {"periodic 100": 40, "activity": 4}
 
 
@@ -32,14 +34,20 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
             continue
         setting = SETTINGS[task]
         models = {
-            name: _fitted(setting, options, epochs=2 if short else epochs)
+            name: [
+                _fitted(setting, options, epochs=2 if short else epochs, seed=seed)
+                for seed in (SEEDS[:1] if short else SEEDS)
+            ]
             for name, options in INNS.items()
         }
-        calls = {name: _step(model, setting) for name, model in models.items()}
+        calls = {name: _step(fitted[0], setting) for name, fitted in models.items()}
         timings = interleaved(calls, repeats=5 if short else 20)
-        scores = {name: model.history_[-1]["validation_score"] for name, model in models.items()}
         metric = TASKS[setting.dataset].metric
-        shown = {n: -s for n, s in scores.items()} if metric == "mse" else scores
+        sign = -1 if metric == "mse" else 1
+        shown = {
+            name: sign * fmean(model.history_[-1]["validation_score"] for model in fitted)
+            for name, fitted in models.items()
+        }
         reference = next(iter(timings.values())).mean_ms
         found = timed_rows(task, timings, epochs=2 if short else epochs)
         for row in found:
@@ -55,12 +63,18 @@ def _step(model: Any, setting: Setting) -> Callable[[], Any]:  # noqa: ANN401
     return lambda: model.model_.flow(z0, times).sum().backward()
 
 
-def _fitted(setting: Setting, options: dict[str, Any], *, epochs: int) -> Any:  # noqa: ANN401
+def _fitted(
+    setting: Setting,
+    options: dict[str, Any],
+    *,
+    epochs: int,
+    seed: int,
+) -> Any:  # noqa: ANN401
     data = problem(setting.dataset, setting.n_times, None)
     params = preset_parameters(setting.dataset, "default", "morph") | {
         "ode": "morph",
         "ode_options": {"inn": options},
         "max_epochs": epochs,
-        "random_state": 0,
+        "random_state": seed,
     }
     return TASKS[setting.dataset].estimator(**params).fit(data.train_X, data.train_y)

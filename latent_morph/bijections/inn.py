@@ -170,9 +170,10 @@ def _on_columns(network: nn.Sequential, x: Tensor) -> Tensor:
     The ones carry the first layer's bias, the one that is added to many rows: to add it by itself
     would write these rows once more.
     """
-    first = network[0]
+    first, *others = network
+    assert isinstance(first, nn.Linear)
     x = torch.cat([first.weight, first.bias.unsqueeze(1)], dim=1) @ x
-    for layer in network[1:]:
+    for layer in others:
         if isinstance(layer, nn.Linear):
             x = torch.addmm(layer.bias.unsqueeze(1), layer.weight, x)
         else:
