@@ -101,6 +101,10 @@ def test_rows_that_are_not_wanted_are_zero_and_change_nothing(name, own_times):
     assert (found[~wanted] == 0).all()
     assert (flow(z, times, wanted=torch.zeros(4, dtype=torch.bool)) == 0).all()
     close(flow(z, times, wanted=torch.ones(4, dtype=torch.bool)), everything, 0.0)
+    one = flow(
+        z[0, 0], times[..., :4].reshape(-1)[:4], wanted=torch.arange(4) < 2
+    )  # no batch axes
+    assert one.shape == (4, z.shape[-1]) and (one[2:] == 0).all() and (one[:2] != 0).any()
 
 
 def test_a_mask_of_another_kind_or_shape_is_refused(name):

@@ -130,7 +130,7 @@ class LinearFlow(Flow):
         return as_trajectory(self.coordinates(*flattened(z0, elapsed)), z0, elapsed)
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        return at_pairs(self.coordinates_from(z0.flatten(0, -2)), elapsed, wanted)
+        return at_pairs(self.coordinates_from(flattened(z0, elapsed)[0]), elapsed, wanted)
 
     # Inside, coordinates are the first axis: halves of pairs are then whole blocks of memory,
     # and a change of coordinates is one product with all points as columns.

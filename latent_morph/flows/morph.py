@@ -90,7 +90,7 @@ class MorphFlow(Flow):
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
         if self.dense_output is not None or not isinstance(self.base, LinearFlow):
             return super()._part(z0, elapsed, wanted)
-        x = self.base.coordinates_from(self.warp.inverse(z0).flatten(0, -2))
+        x = self.base.coordinates_from(flattened(self.warp.inverse(z0), elapsed)[0])
         return at_pairs(
             lambda series, times: self.warp.on_columns(x(series, times)), elapsed, wanted
         )
