@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from latent_morph.thinning import thin
 logger = logging.getLogger("latent_morph")
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": partial(torch.optim.AdamW, fused=True),  # one call, not a dozen a tensor
-    "adam": partial(torch.optim.Adam, fused=True),
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
     "adamax": torch.optim.Adamax,
 }
 SCHEDULES = ("one-cycle", "exponential", "constant")
