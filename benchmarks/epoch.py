@@ -98,7 +98,7 @@ class _Stage:
         self.batch = estimator._scale(X[: self.batch_size]).trim()
         codes = np.searchsorted(estimator.classes_, y[: self.batch_size])
         self.labels = torch.from_numpy(codes)
-        self.optimiser = OPTIMIZERS["adamw"](self.model.parameters(), lr=1e-5)
+        self.optimiser = OPTIMIZERS["adamw"](self.model.parameters(), lr=1e-5, fused=True)
 
     def step(self) -> dict[str, float]:
         """One step of training, part by part, in seconds."""
