@@ -80,6 +80,26 @@ def test_trained_single_precision_model_is_within_tolerance():
     assert error(found, exact) <= 1e-5 and error(ragged, exact) <= 1e-5
 
 
+@pytest.mark.parametrize("seed", [*range(24), 139])  # 1, 14 and 139 bend most sharply
+def test_wild_networks_are_within_tolerance(seed):
+    """Coefficients of sharp bends fall slowly: small ones may add up to a large error."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def whole(least, most):
+        return int(torch.randint(least, most, (1,), generator=generator))
+
+    dim, inn = whole(2, 13), {"blocks": whole(1, 6), "width": whole(8, 65)}
+    amount, span, scale = torch.rand(3, generator=generator).tolist()
+    flow = stirred(FLOWS["morph"](dim, inn=inn, seed=seed), amount=0.6 * amount, seed=seed)
+    z = torch.randn(6, dim, generator=generator) * 10 ** (2 * scale - 1)
+    times = torch.linspace(0, 0.3 + 6 * span, 3000).double()
+    with torch.inference_mode():
+        exact = flow(z, times)
+        for tolerance in (1e-3, 1e-5):
+            flow.dense_output = tolerance
+            assert error(flow(z, times), exact) <= tolerance
+
+
 def bends(sharpness, times):
     """A bend of each series' own sharpness (N, 1)."""
     return torch.tanh(sharpness * (times - 0.4)).unsqueeze(-1)

@@ -130,13 +130,21 @@ def _cosine_transform(degree: int) -> Tensor:
 def _resolved(transform: Tensor, values: Tensor, tolerance: float) -> Tensor:
     """(N,) whether what lies beyond the last coefficients of values (N, P, K, D) is negligible.
 
-    Coefficients of a smooth curve fall geometrically. Where they have become small enough to pass,
-    all that are left out, and as much again for their images on the nodes, sum to less than four
-    times the largest of the last quarter. A sum of these would add up the rounding errors instead.
+    Coefficients of a smooth curve fall geometrically: how fast is seen in the last two quarters,
+    and what follows sums to a geometric series, twice for its images on the nodes. A sharp bend
+    falls slowly, and a long tail of small coefficients is a large error. What has reached the
+    rounding errors falls no further and is done.
     """
-    last = transform[-(len(transform) // 4) :] @ values.movedim(2, 0).flatten(1)
-    left_out = 4 * last.view(len(last), len(values), -1).abs().amax((0, 2))
-    return left_out <= tolerance * values.abs().amax((1, 2, 3))
+    quarter = len(transform) // 4
+    ending = transform[-2 * quarter :] @ values.movedim(2, 0).flatten(1)
+    sizes = ending.view(2, quarter, len(values), -1).abs().amax((1, 3))  # (2, N)
+    scale = values.abs().amax((1, 2, 3))
+    left = sizes[1]
+    fall = (left / sizes[0].clamp(min=torch.finfo(left.dtype).tiny)).clamp(max=0.99)
+    beyond = 2 * left * (1 + 2 * quarter * fall / (1 - fall))
+    rounding = 16 * torch.finfo(left.dtype).eps
+    beyond = torch.where(left <= rounding * scale, 4 * left, beyond)
+    return beyond <= tolerance * scale
 
 
 def _panel(place: Tensor, panels: int) -> Tensor:
