@@ -80,7 +80,7 @@ def test_trained_single_precision_model_is_within_tolerance():
     assert error(found, exact) <= 1e-5 and error(ragged, exact) <= 1e-5
 
 
-@pytest.mark.parametrize("seed", [*range(24), 139])  # 1, 14 and 139 bend most sharply
+@pytest.mark.parametrize("seed", [*range(8), 81, 108, 341, 378])  # the last four bend most sharply
 def test_wild_networks_are_within_tolerance(seed):
     """Coefficients of sharp bends fall slowly: small ones may add up to a large error."""
     generator = torch.Generator().manual_seed(seed)
