@@ -83,7 +83,7 @@ def preset_parameters(dataset: str, preset: str, ode: str) -> dict[str, Any]:
         options = dict(_PAPER_FIELD[dataset])
     elif ode.startswith("morph"):
         options = {"inn": "paper"} | ({"spectrum": "real"} if ode == "morph" else {})
-        # At the paper's 1e-2 a network of 1,500 units runs away within the first steps: the loss of
+        # At the paper's 1e-2 a network of 1,500 units runs away in the first steps: the loss of
         # an epoch of Human Activity was 1e12 to 1e13 for three seeds, gradients clipped or not.
         params["learning_rate"] = 1e-3
     return params | {"ode_options": options}
