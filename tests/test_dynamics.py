@@ -1,7 +1,6 @@
 """Learning an ODE from trajectories: the estimator as a user meets it."""
 
 import pickle
-from collections import Counter
 
 import joblib
 import numpy as np
@@ -12,7 +11,6 @@ from scipy.integrate import solve_ivp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from sklearn.utils.estimator_checks import check_estimator
 
 from latent_morph import FLOWS, DynamicsRegressor, LatentODEReconstructor, as_series
 from latent_morph.dynamics import (
@@ -401,14 +399,6 @@ def test_scikit_learns_searches_take_trajectories():
     search = GridSearchCV(DynamicsRegressor(**TINY), {"restarts": [0, 1]}, cv=2).fit(X)
     assert (search.cv_results_["mean_test_score"] < 0).all()
     assert (cross_val_score(DynamicsRegressor(**TINY), spirals(6), cv=3) < 0).all()
-
-
-def test_scikit_learns_contract():
-    model = DynamicsRegressor(ode="linear", augment=1, max_epochs=3)
-    results = check_estimator(model, on_fail=None, on_skip=None)
-    broken = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
-    assert broken == {}
-    assert Counter(result["status"] for result in results)["passed"] > 35
 
 
 # The parts

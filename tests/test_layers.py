@@ -22,7 +22,8 @@ LAYERS = [
     {"datasets"},
     {"diagnostics"},
     {"estimators"},
-    {"experiments"},
+    {"experiments", "adapting"},
+    {"aeon", "sktime"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The numerical core knows nothing of data containers.
@@ -63,7 +64,13 @@ def test_imports_point_down(path):
 
 
 @pytest.mark.parametrize(
-    ("library", "home"), [("FrEIA", "bijections/inn.py"), ("torchdiffeq", "flows/solver.py")]
+    ("library", "home"),
+    [
+        ("FrEIA", "bijections/inn.py"),
+        ("torchdiffeq", "flows/solver.py"),
+        ("aeon", "aeon.py"),
+        ("sktime", "sktime.py"),
+    ],
 )
 def test_one_home_for_each_library(library, home):
     homes = [

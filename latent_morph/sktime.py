@@ -1,0 +1,74 @@
+"""LatentODEClassifier for sktime: its panels in, its base class around."""
+
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from latent_morph.adapting import TINY, AdaptedClassifier, constructor
+
+try:
+    from sktime.classification.base import BaseClassifier
+except ImportError as error:
+    raise ImportError(
+        'latent_morph.sktime needs sktime: pip install "latent_morph[sktime]"'
+    ) from error
+
+__all__ = ["LatentODEClassifier"]
+
+
+class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
+    """`latent_morph.LatentODEClassifier` as an sktime classifier.
+
+    Takes every panel that sktime knows: unequal lengths, any number of channels, NaN for what is
+    missing. The index of each series carries its times; where they are no whole numbers, give
+    them as timedeltas or dates, since sktime refuses other numbers.
+
+    Parameters are those of `latent_morph.LatentODEClassifier`.
+
+    Attributes
+    ----------
+    classifier_ : latent_morph.LatentODEClassifier
+        What was fitted, with all that it can do besides.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import pandas as pd
+    >>> from latent_morph.sktime import LatentODEClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X, y = [], np.array(["slow", "fast"] * 30)
+    >>> for label in y:
+    ...     times = np.sort(rng.uniform(0, 6, rng.integers(8, 15)))
+    ...     values = np.sin((2 if label == "fast" else 1) * times)
+    ...     X.append(pd.DataFrame({"wave": values}, index=pd.to_timedelta(times, unit="s")))
+    >>> model = LatentODEClassifier(max_epochs=15, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    _tags: ClassVar[dict[str, Any]] = {
+        "X_inner_mtype": "df-list",
+        "y_inner_mtype": "numpy1D",
+        "capability:multivariate": True,
+        "capability:unequal_length": True,
+        "capability:missing_values": True,
+        "capability:predict_proba": True,
+        "capability:class_weight": True,
+        "capability:random_state": True,
+        "property:randomness": "derandomized",
+        "python_dependencies": ["torch"],
+    }
+
+    __init__ = constructor()
+
+    def _series(self, X: list[pd.DataFrame]) -> list[pd.DataFrame]:
+        """As they are, but for periods, which count from their starts."""
+        return [
+            frame.to_timestamp() if isinstance(frame.index, pd.PeriodIndex) else frame
+            for frame in X
+        ]
+
+    @classmethod
+    def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
+        """Two settings for sktime's own tests, whatever `parameter_set` is."""
+        return [dict(TINY), TINY | {"ode": "morph", "class_weight": "balanced"}]

@@ -1,0 +1,100 @@
+"""The adapter to aeon, by aeon's own suite, and what a user does with an aeon data set."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+from aeon.datasets import load_japanese_vowels
+from aeon.testing.estimator_checking import check_estimator
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from test_estimators import SMALL, TINY, sines
+
+import latent_morph
+from latent_morph import LatentODEReconstructor
+from latent_morph.aeon import LatentODEClassifier
+
+
+def test_aeons_contract():
+    results = check_estimator(LatentODEClassifier)
+    assert {name: result for name, result in results.items() if result != "PASSED"} == {}
+    assert len(results) >= 25
+
+
+def test_parameters_are_the_classifiers_and_one_more():
+    params = LatentODEClassifier(time_channel=1, max_epochs=3).get_params()
+    assert params == latent_morph.LatentODEClassifier(max_epochs=3).get_params() | {
+        "time_channel": 1
+    }
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
+        LatentODEClassifier(epochs=3)
+
+
+@pytest.mark.parametrize("channel", [0, 1])
+def test_answers_are_the_classifiers_with_the_times_of_a_channel(channel):
+    X, y = sines(12)
+    order = [0, 1] if channel == 0 else [1, 0]
+    collection = [np.stack(case)[order] for case in X]
+    plain = latent_morph.LatentODEClassifier(**TINY).fit(X, y)
+    model = LatentODEClassifier(**TINY, time_channel=channel).fit(collection, y)
+    np.testing.assert_array_equal(model.predict_proba(collection), plain.predict_proba(X))
+    np.testing.assert_array_equal(model.predict(collection), plain.predict(X))
+    assert model.classifier_.n_channels_ == 1
+
+
+@pytest.mark.parametrize(
+    ("channel", "error", "message"),
+    [
+        (2, ValueError, "time_channel must be one of two channels or more, got 2 for an X of 2"),
+        (-1, ValueError, "time_channel must be at least 0, got -1"),
+        ("time", TypeError, "time_channel must be a whole number, got 'time'"),
+    ],
+)
+def test_another_channel_of_times_is_refused(channel, error, message):
+    X, y = sines(4)
+    with pytest.raises(error, match=message):
+        LatentODEClassifier(**TINY, time_channel=channel).fit([np.stack(case) for case in X], y)
+    with pytest.raises((ValueError, TypeError), match="time_channel"):
+        LatentODEClassifier(**TINY, time_channel=0).fit(np.ones((4, 1, 5)), y)
+
+
+def test_without_aeon_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "aeon.classification.base", None)
+    monkeypatch.delitem(sys.modules, "latent_morph.aeon")
+    with pytest.raises(ImportError, match=r'needs aeon: pip install "latent_morph\[aeon\]"'):
+        importlib.import_module("latent_morph.aeon")
+
+
+# JapaneseVowels: nine speakers, twelve channels, 7 to 29 time points; comes with aeon.
+
+LESS = {**SMALL, "latent_dim": 8, "hidden_dim": 32, "encoder_layers": 1, "batch_size": 32}
+LESS |= {"ode_options": None, "learning_rate": 0.01}
+
+
+@pytest.fixture(scope="module")
+def vowels():
+    return [load_japanese_vowels(split=split) for split in ("train", "test")]
+
+
+def test_the_adapter_tells_speakers_apart(vowels):
+    train, test = vowels
+    model = LatentODEClassifier(**LESS, max_epochs=15).fit(*train)
+    assert model.score(*test) > 0.9
+
+
+def test_a_pipeline_and_a_grid_search_tell_speakers_apart(vowels):
+    (X, y), (X_test, y_test) = [([case.T for case in X], y) for X, y in vowels]
+    pipeline = make_pipeline(
+        LatentODEReconstructor(**LESS, max_epochs=20), LogisticRegression(max_iter=1000)
+    )
+    assert pipeline.fit(X, y).score(X_test, y_test) > 0.8
+    search = GridSearchCV(
+        latent_morph.LatentODEClassifier(**LESS, max_epochs=10),
+        {"ode": ["morph", "rk4"]},
+        cv=2,
+        error_score="raise",
+    ).fit(X, y)
+    assert min(search.cv_results_["mean_test_score"]) > 0.7
+    assert search.score(X_test, y_test) > 0.85
