@@ -24,14 +24,14 @@ def _inn(blocks: int, width: int = 64, clamp: float = 0.3) -> dict[str, Any]:
 VARIANTS: dict[str, dict[str, Any]] = {
     **{
         f"spread {spread}, 4 blocks": {"start_spread": spread, **_inn(4)}
-        for spread in (0.1, 0.3, 0.5, 0.8, 1.2, 2.0)
+        for spread in (0.1, 0.3, 0.5, 0.8, 1.2)
     },
     "spread 0.5, 6 blocks": {"start_spread": 0.5, **_inn(6)},
-    "spread 1.2, 6 blocks": {"start_spread": 1.2, **_inn(6)},
-    "spread 1.2, 4 blocks of 32": {"start_spread": 1.2, **_inn(4, width=32)},
-    "spread 1.2, 4 blocks, clamp 0.15": {"start_spread": 1.2, **_inn(4, clamp=0.15)},
-    "spread 1.2, 4 blocks, own starts": {"start_spread": 1.2, "restarts": 0, **_inn(4)},
-    "spread 1.2, 4 blocks, mse": {"start_spread": 1.2, "loss": "mse", **_inn(4)},
+    "spread 0.8, 6 blocks": {"start_spread": 0.8, **_inn(6)},
+    "spread 0.8, 4 blocks of 32": {"start_spread": 0.8, **_inn(4, width=32)},
+    "spread 0.8, 4 blocks, clamp 0.15": {"start_spread": 0.8, **_inn(4, clamp=0.15)},
+    "spread 0.8, 4 blocks, own starts": {"start_spread": 0.8, "restarts": 0, **_inn(4)},
+    "spread 0.8, 4 blocks, mse": {"start_spread": 0.8, "loss": "mse", **_inn(4)},
 }
 
 
