@@ -205,6 +205,16 @@ def test_a_method_that_cannot_be_trained_has_no_figure(less, tmp_path, monkeypat
     assert morph["astray"] == 0 and euler["astray"] is None
 
 
+def test_training_that_overdraws_its_budget_starts_anew_with_fewer_steps(monkeypatch):
+    clock = iter([0.0, 5.0, 0.0, 1.0, 4.0, 16.0, 0.0, 1.0, 2.0])
+    monkeypatch.setattr(learned.time, "process_time", lambda: next(clock))
+    X = a_few_spirals("imitation_s").train_X
+    model = DynamicsRegressor(**trajectories.parameters("imitation_s", "morph"))
+    # Five steps took five seconds, so ten fit; then three took sixteen, so that only one does.
+    assert learned.fit_within(model, X, 10.0) == (1, 2.0)
+    assert model.n_iter_ == 1 and model.callbacks is None
+
+
 def test_starts_that_do_not_come_home_are_counted():
     data = a_few_spirals("imitation_s")
     model = trajectories.trained("imitation_s", "morph", data.train_X, seconds=0.05)
