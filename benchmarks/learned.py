@@ -27,6 +27,7 @@ from latent_morph.training import Callback, History, Settings, TrainingError
 TITLE = "ODEs learned from trajectories, every method for the same seconds of processor time"
 RECORDS = Path("runs/learned")
 BUDGET = 20.0  # seconds of processor time
+TRIES = 4  # of a number of steps
 STARTS = 1000  # from which a stable ODE has to come home
 
 
@@ -115,14 +116,16 @@ def fit_within(model: DynamicsRegressor, X: SeriesBatch, budget: float) -> tuple
     """Fits with the steps that `budget` seconds of processor time allow: how many, and the time.
 
     Not by the clock: on a shared machine that would measure what else is running. The number of
-    steps comes from the first five. An adaptive solver's become slower as it learns: where half as
-    much again has been spent, training starts anew with as many as would have fitted.
+    steps comes from the first five. What an adaptive solver's steps take changes as it learns: a
+    training that is half as much again over the budget, or a quarter below it, starts anew with
+    another number, up to `TRIES` times in all. The last one may stay below.
     """
     some = 5
     model.set_params(max_epochs=1).fit(X)  # pays for imports, caches and allocations
     begin = time.process_time()
     model.set_params(max_epochs=some).fit(X)
     steps = max(1, round(budget * some / (time.process_time() - begin)))
+    tries = 1
     while True:
         begin = time.process_time()
         try:
@@ -130,8 +133,12 @@ def fit_within(model: DynamicsRegressor, X: SeriesBatch, budget: float) -> tuple
         except _Overdrawn as problem_met:
             steps = problem_met.args[0]
         else:
-            model.set_params(callbacks=None)
-            return steps, time.process_time() - begin
+            spent = time.process_time() - begin
+            if spent >= 0.75 * budget or tries >= TRIES:
+                model.set_params(callbacks=None)
+                return steps, spent
+            steps = max(steps + 1, round(steps * budget / spent))
+        tries += 1
 
 
 def _limit(begin: float, budget: float) -> Callback:

@@ -205,14 +205,22 @@ def test_a_method_that_cannot_be_trained_has_no_figure(less, tmp_path, monkeypat
     assert morph["astray"] == 0 and euler["astray"] is None
 
 
-def test_training_that_overdraws_its_budget_starts_anew_with_fewer_steps(monkeypatch):
-    clock = iter([0.0, 5.0, 0.0, 1.0, 4.0, 16.0, 0.0, 1.0, 2.0])
-    monkeypatch.setattr(learned.time, "process_time", lambda: next(clock))
+@pytest.mark.parametrize(
+    ("readings", "steps", "spent"),
+    [
+        # Three of ten steps took sixteen seconds, so one is tried.
+        ([0, 1, 4, 16, 0, 4, 9], 1, 9.0),
+        # Ten steps took five seconds, so twenty are tried.
+        ([0, *[1] * 10, 5, 0, *[1] * 20, 8], 20, 8.0),
+    ],
+)
+def test_a_budget_is_neither_overdrawn_nor_left_over(readings, steps, spent, monkeypatch):
+    clock = iter([0, 5, *readings])  # the first five steps took five seconds, so ten are tried
+    monkeypatch.setattr(learned.time, "process_time", lambda: float(next(clock)))
     X = a_few_spirals("imitation_s").train_X
     model = DynamicsRegressor(**trajectories.parameters("imitation_s", "morph"))
-    # Five steps took five seconds, so ten fit; then three took sixteen, so that only one does.
-    assert learned.fit_within(model, X, 10.0) == (1, 2.0)
-    assert model.n_iter_ == 1 and model.callbacks is None
+    assert learned.fit_within(model, X, 10.0) == (steps, spent)
+    assert model.n_iter_ == steps and model.callbacks is None
 
 
 def test_starts_that_do_not_come_home_are_counted():
