@@ -21,6 +21,8 @@ def _panels(rows: Sequence[Row]) -> Any:  # noqa: ANN401
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
+        if row["mean_ms"] is None:
+            continue  # it could not be trained, so there is nothing to time
         title = ", ".join(filter(None, [row["task"], row.get("direction")]))
         groups.setdefault(title, []).append(row)
     columns = min(2, len(groups))
@@ -35,10 +37,11 @@ def _panels(rows: Sequence[Row]) -> Any:  # noqa: ANN401
                 "integration_ms_mean": row["mean_ms"],
                 "integration_ms_std": row["std_ms"],
                 "ratio_to_morph": row["ratio_to_morph"],
+                "score": row.get("error", row.get("mse")),
             }
             for row in group
         ]
-        plots.plot_ode_table(cells, score_name="", ax=ax)
+        plots.plot_ode_table(cells, score_name=group[0].get("metric", "mse"), ax=ax)
         ax.set_xlabel("milliseconds, logarithmic")
         ax.set_title(title, loc="left", fontsize=10)
     for ax in axes[len(groups) :]:
