@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from latent_morph.records import atomic_path
 
 FORMAT = "latent_morph"
-VERSION = 2  # since 2 there is a checksum
+# Since 2 there is a checksum, and the halves of the closed-form encoder's modes lie side by side.
+VERSION = 2
 
 # What rebuilding a model from a file that holds anything at all may raise.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -53,7 +54,8 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is truncated, changed, from something else, or from a newer version.
+        ValueError: The file is truncated, changed, from something else, from a newer version, or
+            from an older one in which weights had another order.
     """
     library = _safetensors(root=True)
     source = Path(path)
@@ -70,17 +72,22 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         version = int(header["version"])
         if version > VERSION:
-            raise _NewerError(
+            raise _VersionError(
                 f"{source} is of format version {version}; this latent_morph reads up to {VERSION}"
             )
         text = header["config"]
         if version >= 2 or "sha256" in header:
             if header["sha256"] != checksum(tensors, text, version):
                 raise ValueError("its content is not what its checksum says, so it was changed")
+        if version < 2 and any(name.startswith("encoder.layers.") for name in tensors):
+            raise _VersionError(
+                f"{source} is of format version {version}, in which the weights of the encoder "
+                f"'morph' had another order: fit and save the model again"
+            )
         config = json.loads(text)
         if not isinstance(config, dict):
             raise ValueError(f"its config is a JSON {type(config).__name__}, not an object")
-    except _NewerError:
+    except _VersionError:
         raise
     except (KeyError, ValueError, RecursionError) as problem:
         raise ValueError(f"{source} is damaged: {problem!r}") from problem
@@ -139,8 +146,8 @@ class _Rationed(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class _NewerError(ValueError):
-    """A file of a version that is not known yet; there is nothing else to say about it."""
+class _VersionError(ValueError):
+    """A file of a version that cannot be read; there is nothing else to say about it."""
 
 
 def _plain(value: object) -> object:

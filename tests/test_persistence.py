@@ -277,10 +277,17 @@ def test_flipped_bytes_of_a_whole_model_are_noticed(path):
             LatentODEClassifier.load(path)
 
 
-def test_files_without_a_checksum_still_load(model, path):
-    copy = LatentODEClassifier.load(rewritten(path, version="1", sha256=None))
-    X, _ = sines(12)
+def test_files_without_a_checksum_still_load(tmp_path):
+    X, y = sines(12)
+    model = LatentODEClassifier(**TINY, encoder="gru-ode").fit(X, y)
+    path = rewritten(model.save(tmp_path / "m"), version="1", sha256=None)
+    copy = LatentODEClassifier.load(path)
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+
+
+def test_weights_of_another_order_are_refused_rather_than_misread(path):
+    with pytest.raises(ValueError, match="had another order: fit and save the model again"):
+        LatentODEClassifier.load(rewritten(path, version="1", sha256=None))
 
 
 def test_a_device_that_is_not_there_is_no_fault_of_the_file(path):
