@@ -3,6 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from latent_morph.callbacks import (
+        Callback,
+        Checkpoint,
+        CSVLog,
+        EarlyStopping,
+        TensorBoardLog,
+    )
     from latent_morph.estimators import (
         DynamicsRegressor,
         LatentODEClassifier,
@@ -18,7 +25,11 @@ __version__ = "0.1.0"
 # Where each public name lives. Resolved on first use: `import latent_morph` costs nothing, and
 # a user of flows never waits for scikit-learn.
 _HOMES = {
+    "CSVLog": "callbacks",
+    "Callback": "callbacks",
+    "Checkpoint": "callbacks",
     "DynamicsRegressor": "estimators",
+    "EarlyStopping": "callbacks",
     "FLOWS": "flows",
     "Flow": "flows",
     "IntegrationError": "flows",
@@ -29,13 +40,18 @@ _HOMES = {
     "MorphFlow": "flows",
     "SeriesBatch": "series",
     "SolverFlow": "flows",
+    "TensorBoardLog": "callbacks",
     "TrainingError": "training",
     "as_series": "series",
     "from_long": "series",
 }
 
 __all__ = [
+    "CSVLog",
+    "Callback",
+    "Checkpoint",
     "DynamicsRegressor",
+    "EarlyStopping",
     "FLOWS",
     "Flow",
     "IntegrationError",
@@ -46,6 +62,7 @@ __all__ = [
     "MorphFlow",
     "SeriesBatch",
     "SolverFlow",
+    "TensorBoardLog",
     "TrainingError",
     "as_series",
     "from_long",

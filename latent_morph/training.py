@@ -5,18 +5,27 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from latent_morph.callbacks import (
+    AnyCallback,
+    Callback,
+    Checkpoint,
+    EarlyStopping,
+    History,
+    Row,
+    Settings,
+    as_callbacks,
+)
 from latent_morph.checks import NotFiniteError, check_choice
 from latent_morph.flows import IntegrationError
 from latent_morph.objectives import Loss, count_values
-from latent_morph.records import atomic_path
 from latent_morph.seeding import seeded
 from latent_morph.series import SeriesBatch
 from latent_morph.thinning import thin
@@ -32,31 +41,9 @@ _FUSED = ("adamw", "adam")
 SCHEDULES = ("one-cycle", "exponential", "constant")
 CHECKPOINT_VERSION = 1
 
-Row = dict[str, float]
-
 
 class TrainingError(RuntimeError):
     """Training met a loss or gradient that is no number; the last good weights are kept."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train; the estimators' parameters of the same names say what each means."""
-
-    optimizer: str
-    learning_rate: float
-    weight_decay: float
-    schedule: str
-    gradient_clip: float | None
-    batch_size: int
-    max_epochs: int
-    budget: float | None = None
-    patience: int | None = None
-    kl_warmup: float = 0.0
-    keep: float | None = None
-    target_points: int | None = None
-    checkpoint: Path | None = None
-    resume: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,18 +89,6 @@ class Examples:
         )
 
 
-@dataclass
-class History:
-    """One row an epoch, and which of them gave the weights that were kept."""
-
-    rows: list[Row] = field(default_factory=list)
-    best_epoch: int = 0
-    best_score: float = -math.inf
-
-
-Callback = Callable[[History, Settings], None]
-
-
 def train(
     model: nn.Module,
     objective: Callable[..., Loss],
@@ -124,7 +99,7 @@ def train(
     *,
     class_weight: Tensor | None = None,
     seed: int = 0,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[AnyCallback] = (),
 ) -> History:
     """Trains `model` in place and leaves it with its best weights.
 
@@ -137,8 +112,9 @@ def train(
         settings: How.
         class_weight: (K,) factors of the classes.
         seed: Order of cases, samples of z0 and thinning.
-        callbacks: Called after every epoch; an exception from one, KeyboardInterrupt too, ends
-            training with the best weights in place and the checkpoint written.
+        callbacks: Told how it goes, after the checkpoint and the early stopping that `settings`
+            ask for. An exception from one, KeyboardInterrupt too, ends training with the best
+            weights in place and the checkpoint written.
 
     Raises:
         TrainingError: The loss or its gradient was not finite.
@@ -147,14 +123,17 @@ def train(
     """
     check_choice("optimizer", settings.optimizer, OPTIMIZERS)
     check_choice("schedule", settings.schedule, SCHEDULES)
-    if settings.checkpoint is not None and not settings.checkpoint.parent.is_dir():
-        raise FileNotFoundError(f"checkpoint is {settings.checkpoint}; there is no such folder")
     optimiser = _optimiser(model, settings)
     state = _State(model, optimiser, np.random.RandomState(seed), settings)
     if settings.resume:
         state.restore()
     generator = torch.Generator(device=learn.seen.device)
-    try:
+    everyone = [*_asked_for(settings), *as_callbacks(callbacks)]
+    with ExitStack() as at_the_end:
+        for callback in everyone:
+            callback.on_train_begin(state)
+            at_the_end.callback(callback.on_train_end, state)
+        at_the_end.callback(state.load_best)  # the last to come is the first to go
         while not state.finished():
             epoch = len(state.history.rows) + 1
             generator.manual_seed(seed * 1_000_003 + epoch)
@@ -166,11 +145,8 @@ def train(
                 row["validation_score"] = evaluate(model, check, score)
             row["seconds"] = time.perf_counter() - begin
             state.keep(row)
-            for callback in callbacks:
-                callback(state.history, settings)
-    finally:
-        state.load_best()
-        state.save()
+            for callback in everyone:
+                callback.on_epoch_end(state)
     return state.history
 
 
@@ -184,6 +160,16 @@ def _optimiser(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
         weight_decay=settings.weight_decay,
         **fused,
     )
+
+
+def _asked_for(settings: Settings) -> list[Callback]:
+    """The callbacks that parameters stand for."""
+    found: list[Callback] = []
+    if settings.checkpoint is not None:
+        found.append(Checkpoint(settings.checkpoint))
+    if settings.patience is not None:
+        found.append(EarlyStopping(settings.patience))
+    return found
 
 
 def evaluate(
@@ -313,11 +299,10 @@ class _State:
         self.random = random
         self.settings = settings
         self.history = History()
+        self.stop = False  # callbacks may set it
         self.best = _weights(model)
-        self.saved: dict[str, Any] | None = None  # the checkpoint, as of the last whole epoch
         self.begin = time.perf_counter()
         self.spent = 0.0  # seconds in earlier, resumed runs
-        self.saved_at = self.begin
 
     def elapsed(self) -> float:
         return self.spent + time.perf_counter() - self.begin
@@ -334,20 +319,13 @@ class _State:
         return budget is not None and self.elapsed() >= budget
 
     def finished(self) -> bool:
-        settings, rows = self.settings, self.history.rows
-        if len(rows) >= settings.max_epochs:
+        rows = self.history.rows
+        if len(rows) >= self.settings.max_epochs:
             return True
-        if rows and self.out_of_time():
-            return True
-        scores = [row["validation_score"] for row in rows if "validation_score" in row]
-        if settings.patience is None or not scores:
-            return False
-        # An equal score is no better one, so the first of the highest counts.
-        stale = len(scores) - 1 - int(np.argmax(np.nan_to_num(scores, nan=-math.inf)))
-        return stale >= settings.patience
+        return self.stop or (bool(rows) and self.out_of_time())
 
     def keep(self, row: Row) -> None:
-        """Appends the epoch's row, remembers the weights if they are the best, saves at times."""
+        """Appends the epoch's row, and remembers the weights if they are the best."""
         self.history.rows.append(row)
         score = row.get("validation_score", math.inf)
         # Among equals the later one: it has learned longer.
@@ -355,25 +333,12 @@ class _State:
             self.history.best_score = score
             self.history.best_epoch = int(row["epoch"])
             self.best = _weights(self.model)
-        if self.settings.checkpoint is not None:
-            self.saved = self._snapshot()
-            if time.perf_counter() - self.saved_at > 30:
-                self.save()
 
     def load_best(self) -> None:
         self.model.load_state_dict(self.best)
 
-    def save(self) -> None:
-        """Writes the checkpoint, whole or not at all."""
-        path = self.settings.checkpoint
-        if path is None or self.saved is None:
-            return
-        with atomic_path(path) as temporary:
-            torch.save(self.saved, temporary)
-        self.saved_at = time.perf_counter()
-
-    def _snapshot(self) -> dict[str, Any]:
-        """All of this as it is now: an epoch broken off later must leave no trace in it."""
+    def snapshot(self) -> dict[str, Any]:
+        """All of this as it is now; see `latent_morph.callbacks.Training`."""
         kind, keys, position, *_ = self.random.get_state()
         return {
             "version": CHECKPOINT_VERSION,

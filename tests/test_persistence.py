@@ -2,7 +2,10 @@
 
 import json
 import os
+import pickle
+import subprocess
 import sys
+from copy import deepcopy
 
 import numpy as np
 import pandas as pd
@@ -12,8 +15,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from test_estimators import ALL, TINY, sines
 
-from latent_morph import LatentODEClassifier, LatentODEPointClassifier, LatentODEReconstructor
+from benchmarks.memory import peak_above
+from latent_morph import (
+    DynamicsRegressor,
+    LatentODEClassifier,
+    LatentODEPointClassifier,
+    LatentODEReconstructor,
+)
 from latent_morph.flows import LinearFlow
+from latent_morph.persistence import checksum, read_model, write_model
 
 MORPH = {**TINY, "ode": "morph", "max_epochs": 2}
 
@@ -111,23 +121,25 @@ def test_columns_of_a_frame_are_remembered(tmp_path):
 # Refusals
 
 
-def rewritten(path, tensors=None, **changes):
-    """The file with parts of its header replaced."""
+def rewritten(path, tensors=None, *, forged=False, **changes):
+    """The file with parts of its header replaced; a forger also computes the checksum anew."""
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
         held = {name: file.get_tensor(name) for name in file.keys()}
-    for key in [key for key, value in changes.items() if value is None]:
-        del header[key], changes[key]
-    save_file(held if tensors is None else tensors, path, metadata=header | changes)
+    held = held if tensors is None else tensors
+    header = {key: value for key, value in (header | changes).items() if value is not None}
+    if forged:
+        header["sha256"] = checksum(held, header["config"], int(header["version"]))
+    save_file(held, path, metadata=header)
     return path
 
 
-def edited(path, **changes):
+def edited(path, *, forged=True, **changes):
     """The file with entries of its config replaced; `params` are merged."""
     with safe_open(path, framework="pt") as file:
         config = json.loads(file.metadata()["config"])
     changes["params"] = config["params"] | changes.get("params", {})
-    return rewritten(path, config=json.dumps(config | changes))
+    return rewritten(path, config=json.dumps(config | changes), forged=forged)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.999])
@@ -153,14 +165,21 @@ def test_other_files_are_refused(path, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"version": "99", "config": "of the future"}, "format version 99; .* reads up to 1"),
-        ({"version": "one"}, "damaged header"),
-        ({"version": None}, "damaged header"),
-        ({"config": "{"}, "damaged header"),
-        ({"config": None}, "damaged header"),
-        ({"config": "[]"}, "does not hold a complete model"),
-        ({"tensors": {"weight": torch.ones(2)}}, "does not hold a complete model"),
+        ({"version": "99", "config": "of the future"}, "format version 99; .* reads up to 2"),
+        ({"version": "one"}, "is damaged: .*invalid literal"),
+        ({"version": None}, "is damaged: KeyError"),
+        ({"version": "1"}, "so it was changed"),
+        ({"sha256": None}, "is damaged: KeyError"),
+        ({"sha256": "0" * 64}, "so it was changed"),
+        ({"config": "{"}, "so it was changed"),
+        ({"config": None}, "is damaged: KeyError"),
+        ({"tensors": {"weight": torch.ones(2)}}, "so it was changed"),
+        ({"forged": True, "config": "{"}, "is damaged: JSONDecodeError"),
+        ({"forged": True, "config": "[" * 10**5}, "is damaged: RecursionError"),
+        ({"forged": True, "config": "[]"}, "is damaged: .*JSON list"),
+        ({"forged": True, "tensors": {"w": torch.ones(2)}}, "does not hold a complete model"),
     ],
+    ids=lambda value: None if isinstance(value, dict) else value,
 )
 def test_a_damaged_header_is_refused(path, changes, match):
     with pytest.raises(ValueError, match=match):
@@ -185,9 +204,95 @@ def test_a_damaged_header_is_refused(path, changes, match):
     ],
     ids=str,
 )
-def test_an_edited_config_is_refused(path, changes):
-    with pytest.raises(ValueError, match="does not hold a complete model"):
+def test_a_forged_config_is_refused(path, changes):
+    with pytest.raises(ValueError, match=r"model\.safetensors does not hold a complete model"):
         LatentODEClassifier.load(edited(path, **changes))
+
+
+def test_an_edit_is_noticed_even_where_it_makes_sense(path):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: .*so it was changed"):
+        LatentODEClassifier.load(edited(path, forged=False, params={"batch_size": 32}))
+
+
+@pytest.mark.parametrize("huge", [10**7, 10**30])
+@pytest.mark.parametrize(
+    "where",
+    ["n_channels", "latent_dim", "hidden_dim", "decoder_width", "decoder_depth", "encoder_layers"],
+)
+def test_no_file_can_fill_the_memory(path, where, huge):
+    change = {where: huge} if where == "n_channels" else {"params": {where: huge}}
+    edited(path, **change)
+    refused = []
+
+    def attempt():
+        with pytest.raises(ValueError, match="does not hold a complete model") as problem:
+            LatentODEClassifier.load(path)
+        refused.append(str(problem.value))
+
+    assert (peak_above(attempt) or 0.0) < 50  # megabytes
+    assert huge > 10**18 or "beyond what it holds" in refused[0]
+
+
+def test_nor_can_its_options_or_labels(tmp_path):
+    model = LatentODEClassifier(**MORPH).fit(*sines(12))
+    for options in ({"blocks": 10**9}, {"width": 10**9}, {"depth": 10**9}):
+        path = model.save(tmp_path / "m")
+        with pytest.raises(ValueError, match="beyond what it holds"):
+            LatentODEClassifier.load(edited(path, params={"ode_options": {"inn": options}}))
+    path = model.save(tmp_path / "m")
+    with pytest.raises(ValueError, match="would fill memory"):
+        LatentODEClassifier.load(edited(path, classes_dtype="<U90000000"))
+
+
+def test_every_flipped_byte_is_noticed_or_harmless(tmp_path):
+    path = tmp_path / "m"
+    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2])}
+    config = {"estimator": "X", "params": {"é": [1, None, 0.5]}}
+    write_model(path, tensors, config)
+    content = path.read_bytes()
+    noticed = 0
+    for place in range(len(content)):
+        for flip in (0x01, 0x20, 0xFF):
+            changed = bytearray(content)
+            changed[place] ^= flip
+            path.write_bytes(changed)
+            try:
+                held, said = read_model(path)
+            except ValueError as problem:
+                assert str(problem).startswith(str(path))
+                noticed += 1
+            else:
+                assert said == config and held.keys() == tensors.keys()
+                assert all(torch.equal(held[name], tensors[name]) for name in tensors)
+    assert noticed > 0.99 * 3 * len(content)
+
+
+def test_flipped_bytes_of_a_whole_model_are_noticed(path):
+    content = path.read_bytes()
+    for place in range(0, len(content), 101):
+        changed = bytearray(content)
+        changed[place] ^= 0xFF
+        path.write_bytes(changed)
+        with pytest.raises(ValueError, match=r"model\.safetensors"):
+            LatentODEClassifier.load(path)
+
+
+def test_files_without_a_checksum_still_load(tmp_path):
+    X, y = sines(12)
+    model = LatentODEClassifier(**TINY, encoder="gru-ode").fit(X, y)
+    path = rewritten(model.save(tmp_path / "m"), version="1", sha256=None)
+    copy = LatentODEClassifier.load(path)
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+
+
+def test_weights_of_another_order_are_refused_rather_than_misread(path):
+    with pytest.raises(ValueError, match="had another order: fit and save the model again"):
+        LatentODEClassifier.load(rewritten(path, version="1", sha256=None))
+
+
+def test_a_device_that_is_not_there_is_no_fault_of_the_file(path):
+    with pytest.raises(ValueError, match="device 'abacus' cannot be used"):
+        LatentODEClassifier.load(path, device="abacus")
 
 
 def test_a_model_of_another_class_is_refused(path):
@@ -206,6 +311,69 @@ def test_names_in_a_file_import_nothing(path, name):
     assert "antigravity" not in sys.modules and set(sys.modules) == before
 
 
+# Elsewhere
+
+ELSEWHERE = """
+import sys
+import numpy as np, torch
+torch.set_num_threads(int(sys.argv[1]))
+from latent_morph import LatentODEClassifier
+X = np.load(sys.argv[3])
+np.save(sys.argv[4], LatentODEClassifier.load(sys.argv[2]).predict_proba(X))
+"""
+
+
+def test_a_model_answers_the_same_on_other_threads(tmp_path):
+    assert torch.get_num_threads() == 1
+    X = np.random.default_rng(0).random((400, 12, 2))
+    model = LatentODEClassifier(**MORPH).fit(X[:20], np.arange(20) % 2)
+    path = model.save(tmp_path / "model")
+    np.save(tmp_path / "X.npy", X)
+    files = [str(tmp_path / name) for name in ("model", "X.npy", "answer.npy")]
+    subprocess.run([sys.executable, "-c", ELSEWHERE, "3", *files], check=True)
+    answer = np.load(tmp_path / "answer.npy")
+    np.testing.assert_allclose(answer, model.predict_proba(X), atol=1e-6)
+    assert path.exists()
+
+
+# Pickle, joblib and skops
+
+
+def test_skops_needs_to_trust_nothing_but_the_estimator(tmp_path):
+    skops = pytest.importorskip("skops.io")
+    X, y = sines(12)
+    for kind in (*ALL, DynamicsRegressor):
+        small = {"max_epochs": 2, "random_state": 0} if kind is DynamicsRegressor else MORPH
+        model = kind(**small).fit(X) if kind is DynamicsRegressor else kind(**small).fit(X, y)
+        content = skops.dumps(model)
+        unknown = skops.get_untrusted_types(data=content)
+        assert unknown == [f"{kind.__module__}.{kind.__name__}"]
+        copy = skops.loads(content, trusted=unknown)
+        np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+        assert copy.history_ == model.history_
+
+
+@pytest.mark.parametrize("kind", [LatentODEClassifier, DynamicsRegressor])
+def test_parameters_set_after_fitting_do_not_concern_the_model(kind, tmp_path):
+    X, y = sines(12)
+    sizes = {"hidden_dim": 9} if kind is LatentODEClassifier else {"augment": 3}
+    model = kind(ode="linear", max_epochs=1, random_state=0).fit(X, y)
+    wanted = model.predict(X)
+    model.set_params(**sizes)
+    for copy in (
+        pickle.loads(pickle.dumps(model)),
+        deepcopy(model),
+        kind.load(model.save(tmp_path / "m")),
+    ):
+        np.testing.assert_array_equal(copy.predict(X), wanted)
+    assert deepcopy(model).get_params() == model.get_params()
+
+
+def test_what_is_not_fitted_is_pickled_too():
+    model = pickle.loads(pickle.dumps(LatentODEClassifier(latent_dim=3)))
+    assert model.latent_dim == 3 and not hasattr(model, "model_")
+
+
 # Saving
 
 
@@ -221,7 +389,7 @@ def test_functions_cannot_be_saved(tmp_path):
 
 def test_options_that_no_file_holds_are_refused(model, tmp_path):
     model = LatentODEClassifier(**TINY).fit(*sines(12))
-    model.ode_options = {"thing": object()}
+    model._fitted_with["ode_options"] = {"thing": object()}
     with pytest.raises(ValueError, match="object object .* is nothing that a model file can hold"):
         model.save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []

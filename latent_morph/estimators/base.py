@@ -1,7 +1,5 @@
 """What the latent ODE estimators share: input, splitting, building, fitting, decoding, files."""
 
-import logging
-import math
 from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -9,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import (
@@ -20,28 +17,24 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, nn
 
+from latent_morph.callbacks import AnyCallback, History, ProgressLog, Settings
 from latent_morph.checks import check_choice, check_count, check_device
 from latent_morph.compiling import compile_warps
 from latent_morph.decoders import HEADS, Decoder, PointHead, SeriesHead
 from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
+from latent_morph.estimators.files import FittedFiles
 from latent_morph.flows import FLOWS, Recipe
 from latent_morph.models import LatentODE, LatentOutput
 from latent_morph.objectives import Objective
-from latent_morph.persistence import read_model, write_model
 from latent_morph.scaling import SeriesScaler
 from latent_morph.seeding import seeded
 from latent_morph.series import Data, SeriesBatch, as_series
 from latent_morph.training import (
     OPTIMIZERS,
     SCHEDULES,
-    Callback,
     Examples,
-    History,
-    Settings,
     train,
 )
-
-logger = logging.getLogger("latent_morph")
 
 ENCODERS = ("morph", "gru-ode")
 # A fading memory: what lies further back than the span of a series counts for little.
@@ -97,12 +90,10 @@ CLASSIFIER_CONSTRAINTS: dict[str, list[Any]] = COMMON_CONSTRAINTS | {
 }
 
 
-class LatentODEBase(BaseEstimator):
+class LatentODEBase(FittedFiles):
     """The shared skeleton; subclasses own their parameters, labels and answers."""
 
     _head_type: ClassVar[type[PointHead] | type[SeriesHead] | None] = None
-    # Ways to read a fitted estimator back are listed, not imported by name from a file.
-    _loadable: ClassVar[dict[str, type["LatentODEBase"]]] = {}
 
     # Parameters that methods here use; each subclass lists them in its own constructor.
     ode: str | Recipe
@@ -139,13 +130,9 @@ class LatentODEBase(BaseEstimator):
     device: str
     random_state: Any
     verbose: int | bool
-    callbacks: Sequence[Callback] | None
+    callbacks: Sequence[AnyCallback] | None
 
     fitted_on_table_: bool
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
-        super().__init_subclass__(**kwargs)
-        LatentODEBase._loadable[cls.__name__] = cls
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()
@@ -212,7 +199,6 @@ class LatentODEBase(BaseEstimator):
         *,
         target: SeriesBatch | None = None,
         labels: Tensor | None = None,
-        n_classes: int = 0,
         strata: np.ndarray | None = None,
         groups: Data = None,
         sample_weight: Data = None,
@@ -233,8 +219,9 @@ class LatentODEBase(BaseEstimator):
         if target is not None:
             target = self._scaled_target(target, batch.times[:, 0])
         examples = Examples(self._scale(batch), target, labels, weight).to(self.device)
+        self._remember_params()
         with seeded(seed):
-            self.model_ = self._build(n_classes).to(self.device)
+            self.model_ = self._new_model().to(self.device)
             if self.compile:
                 compile_warps(self.model_)
         if class_weight is not None:
@@ -264,11 +251,11 @@ class LatentODEBase(BaseEstimator):
             settings,
             class_weight=class_weight,
             seed=seed,
-            callbacks=self._callbacks(),
+            callbacks=[*([ProgressLog()] if self.verbose else []), *(self.callbacks or ())],
         )
         self.n_learn_, self.n_validation_ = len(learn), len(check)
-        self._remember(history)
         self.model_.eval()
+        self._finish(history)
         return self
 
     def _scaled_target(self, target: SeriesBatch, starts: Tensor) -> SeriesBatch:
@@ -277,13 +264,10 @@ class LatentODEBase(BaseEstimator):
         times = self.scaler_.scale_times(target.times, starts)
         return SeriesBatch(scaled.values, times, scaled.mask, scaled.lengths)
 
-    def _remember(self, history: History) -> None:
-        self.history_ = history.rows
+    def _finish(self, history: History) -> None:
         self.best_epoch_ = history.best_epoch
         self.n_iter_ = len(history.rows)
-
-    def _callbacks(self) -> list[Callback]:
-        return [*([report_epoch] if self.verbose else []), *(self.callbacks or ())]
+        self.history_ = history.rows
 
     def _objective(self) -> Objective:
         return Objective(
@@ -298,7 +282,10 @@ class LatentODEBase(BaseEstimator):
         """What picks the best epoch, higher being better."""
         raise NotImplementedError
 
-    def _build(self, n_classes: int) -> LatentODE:
+    def _n_classes(self) -> int:
+        return 0
+
+    def _new_model(self) -> LatentODE:
         encoder = self._build_encoder()
         flow = resolve_flow(self.ode, self.ode_options, "ode")(self.latent_dim)
         decoder = Decoder(
@@ -313,7 +300,7 @@ class LatentODEBase(BaseEstimator):
             head = self._head_type(
                 self.latent_dim,
                 encoder.state_dim,
-                n_classes,
+                self._n_classes(),
                 head=getattr(self, "head"),  # noqa: B009  # a classifier's parameter
                 width=self.hidden_dim,
             )
@@ -463,18 +450,13 @@ class LatentODEBase(BaseEstimator):
 
     def _moments(self, part: SeriesBatch, query: Tensor, n_samples: int) -> tuple[Tensor, Tensor]:
         model = self.model_
-        generator = torch.Generator(device=self.device).manual_seed(0)
         with torch.inference_mode():
             encoding = model.encoder(part)
             if n_samples == 0:
                 emission = model.decoder(model.flow(encoding.mean, query))
                 return emission.mean, emission.std.expand_as(emission.mean)
-            # The same draws for every case: an answer must not depend on its place in the batch.
-            noise = torch.randn(
-                n_samples, self.latent_dim, generator=generator, device=self.device
-            )
             total = square = torch.zeros(())
-            for draw in noise:
+            for draw in self._draws(n_samples):
                 z0 = encoding.mean + encoding.std * draw
                 emission = model.decoder(model.flow(z0, query))
                 total = total + emission.mean
@@ -482,6 +464,11 @@ class LatentODEBase(BaseEstimator):
             mean = total / n_samples
             variance = (square / n_samples - mean.square()).clamp(min=0)
             return mean, (variance + emission.std.square()).sqrt()
+
+    def _draws(self, n_samples: int) -> Tensor:
+        """(n_samples, D) of noise, the same for every case: a place in a batch is no matter."""
+        generator = torch.Generator(device=self.device).manual_seed(0)
+        return torch.randn(n_samples, self.latent_dim, generator=generator, device=self.device)
 
     def _latent_start(self, X: Data) -> np.ndarray:
         """(N, D) posterior means of z0."""
@@ -491,100 +478,6 @@ class LatentODEBase(BaseEstimator):
                 for _, part in self._parts(self._asked(X))
             ]
         return torch.cat(means).numpy()
-
-    # Files
-
-    def save(self, path: str | Path) -> Path:
-        """Writes the fitted estimator to one file that holds numbers and text, no code.
-
-        Parameters
-        ----------
-        path : str or Path
-            Where to; an existing file is replaced, whole or not at all.
-        """
-        check_is_fitted(self)
-        config = file_config(self) | self._extra_config()
-        params = config["params"]
-        params["class_weight"] = _json_pairs(params.get("class_weight"))
-        return write_model(path, self.model_.state_dict(), config)
-
-    @classmethod
-    def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
-        """Reads what `save` wrote.
-
-        Parameters
-        ----------
-        path : str or Path
-            The file.
-        device : str, default="cpu"
-            Where the model goes, whatever it was trained on.
-        """
-        tensors, config = read_model(path)
-        try:
-            kind = LatentODEBase._loadable[config["estimator"]]
-            params = config["params"] | {"device": device}
-            if "class_weight" in params:
-                params["class_weight"] = _from_json_pairs(params["class_weight"])
-            known = kind._get_param_names()
-            estimator = kind(**{name: params[name] for name in known if name in params})
-            estimator._validate_params()
-            restore_config(estimator, config)
-            estimator._remember(History(config["history"], config["best_epoch"], math.nan))
-            n_classes = estimator._restore_extra(config)
-            with seeded(0):  # the weights are replaced; the caller's generator is not touched
-                estimator.model_ = estimator._build(n_classes)
-            estimator.model_.load_state_dict(tensors)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
-            raise ValueError(f"{path} does not hold a complete model: {problem!r}") from problem
-        if not isinstance(estimator, cls):
-            raise ValueError(f"{path} holds a {config['estimator']}, not a {cls.__name__}")
-        estimator.model_.to(device).eval()
-        return estimator
-
-    def _extra_config(self) -> dict[str, Any]:
-        """What a subclass adds to its file."""
-        return {}
-
-    def _restore_extra(self, config: dict[str, Any]) -> int:
-        """Reads that back; returns the number of classes, 0 without any."""
-        return 0
-
-
-def file_config(estimator: Any) -> dict[str, Any]:  # noqa: ANN401
-    """What a file says of a fitted estimator beside its weights."""
-    params = estimator.get_params(deep=False) | {"callbacks": None}
-    for name, value in params.items():
-        if callable(value):
-            raise ValueError(f"{name} is a function, which no file holds; use a flow's name")
-    if not isinstance(estimator.random_state, (int, np.integer, type(None))):
-        params["random_state"] = None
-    checkpoint = estimator.checkpoint
-    params["checkpoint"] = None if checkpoint is None else str(checkpoint)
-    return {
-        "estimator": type(estimator).__name__,
-        "params": params,
-        "scaler": estimator.scaler_.state(),
-        "n_channels": estimator.n_channels_,
-        "n_features_in": estimator.n_features_in_,
-        "feature_names_in": getattr(estimator, "feature_names_in_", None),
-        "fitted_on_table": estimator.fitted_on_table_,
-        "history": estimator.history_,
-        "best_epoch": estimator.best_epoch_,
-        "n_learn": estimator.n_learn_,
-        "n_validation": estimator.n_validation_,
-    }
-
-
-def restore_config(estimator: Any, config: dict[str, Any]) -> None:  # noqa: ANN401
-    """Gives a new estimator what `file_config` wrote, its parameters and history excepted."""
-    estimator.n_channels_ = config["n_channels"]
-    estimator.n_features_in_ = config["n_features_in"]
-    estimator.fitted_on_table_ = config["fitted_on_table"]
-    if config["feature_names_in"] is not None:
-        estimator.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-    estimator.scaler_ = SeriesScaler.from_state(config["scaler"])
-    estimator.n_learn_ = config["n_learn"]
-    estimator.n_validation_ = config["n_validation"]
 
 
 def resolve_flow(ode: str | Recipe, options: dict[str, Any] | None, name: str) -> Recipe:
@@ -658,20 +551,6 @@ def as_moments(name: str, times: Data) -> Tensor:
     return torch.from_numpy(raw)
 
 
-def report_epoch(history: History, settings: Settings) -> None:
-    """Logs the newest epoch."""
-    row = history.rows[-1]
-    score = row.get("validation_score")
-    logger.info(
-        "epoch %d/%d  loss %.4f%s  %.1f s",
-        int(row["epoch"]),
-        settings.max_epochs,
-        row["train_loss"],
-        "" if score is None else f"  validation {score:.4f}",
-        row["seconds"],
-    )
-
-
 def is_table(X: Data) -> bool:
     """Whether X is rows of plain numbers, which scikit-learn knows how to check."""
     if isinstance(X, (SeriesBatch, Tensor)):
@@ -686,14 +565,3 @@ def is_table(X: Data) -> bool:
             np.ndim(cell) for row in X for cell in row
         )
     return True
-
-
-def _json_pairs(mapping: Any) -> Any:  # noqa: ANN401
-    """A dict as pairs, since JSON would turn its keys into text."""
-    if not isinstance(mapping, dict):
-        return mapping
-    return [[getattr(key, "item", lambda key=key: key)(), value] for key, value in mapping.items()]
-
-
-def _from_json_pairs(pairs: Any) -> Any:  # noqa: ANN401
-    return {key: value for key, value in pairs} if isinstance(pairs, list) else pairs

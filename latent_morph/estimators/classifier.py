@@ -12,12 +12,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y, check_consistent_length
 from torch import Tensor
 
+from latent_morph.callbacks import AnyCallback
 from latent_morph.decoders import SeriesHead
 from latent_morph.estimators.base import CLASSIFIER_CONSTRAINTS, LatentODEBase
+from latent_morph.export import Program, classifier_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE, LatentOutput
 from latent_morph.series import Data
-from latent_morph.training import Callback, Examples
+from latent_morph.training import Examples
 
 
 class ClassifierBase(ClassifierMixin, LatentODEBase):
@@ -65,7 +67,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Sequence[AnyCallback] | None = None,
     ) -> None:
         self.ode = ode
         self.ode_options = ode_options
@@ -134,10 +136,17 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
     def _extra_config(self) -> dict[str, Any]:
         return {"classes": self.classes_.tolist(), "classes_dtype": self.classes_.dtype.str}
 
-    def _restore_extra(self, config: dict[str, Any]) -> int:
+    def _restore_extra(self, config: dict[str, Any]) -> None:
         dtype = np.dtype(config["classes_dtype"])
+        if dtype.itemsize * len(config["classes"]) > 2**24:
+            raise ValueError(f"classes of dtype {dtype} would fill memory")
         self.classes_ = np.array(config["classes"], dtype=dtype)
+
+    def _n_classes(self) -> int:
         return len(self.classes_)
+
+    def _program(self) -> Program:
+        return classifier_program(self.model_, self.scaler_, self.classes_)
 
 
 class LatentODEClassifier(ClassifierBase):
@@ -229,9 +238,12 @@ class LatentODEClassifier(ClassifierBase):
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
-        Log a line an epoch, through `logging`: `logging.basicConfig(level="INFO")` shows them.
-    callbacks : sequence of callable, default=None
-        Called as `callback(history, settings)` after every epoch; not saved with the model.
+        Log a line an epoch through `logging`: to standard error, unless logging was set up to go
+        elsewhere.
+    callbacks : sequence of Callback or callable, default=None
+        Told how training goes: `EarlyStopping`, `Checkpoint`, `CSVLog`, `TensorBoardLog`, a
+        `latent_morph.Callback` of one's own, or a function `(history, settings)` to call after
+        every epoch. Not saved with the model.
 
     Attributes
     ----------
@@ -297,7 +309,6 @@ class LatentODEClassifier(ClassifierBase):
         return self._fit(
             batch,
             labels=torch.from_numpy(codes),
-            n_classes=len(self.classes_),
             strata=codes,
             groups=groups,
             sample_weight=sample_weight,

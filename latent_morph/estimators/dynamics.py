@@ -1,6 +1,5 @@
 """DynamicsRegressor: a few trajectories in, an ODE out, rolled out from any start."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -9,12 +8,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from latent_morph.callbacks import AnyCallback, History, ProgressLog, Settings
 from latent_morph.checks import check_device
 from latent_morph.dynamics import (
     DynamicsModel,
@@ -28,18 +27,16 @@ from latent_morph.dynamics import (
 from latent_morph.estimators.base import (
     COMMON_CONSTRAINTS,
     as_moments,
-    file_config,
     is_table,
-    report_epoch,
     resolve_flow,
-    restore_config,
 )
+from latent_morph.estimators.files import FittedFiles
+from latent_morph.export import Program, dynamics_program
 from latent_morph.flows import LinearFlow, MorphFlow, Recipe
-from latent_morph.persistence import read_model, write_model
 from latent_morph.scaling import SCALES, SeriesScaler
 from latent_morph.seeding import seeded
 from latent_morph.series import Data, SeriesBatch, as_series
-from latent_morph.training import Callback, Examples, History, Settings, train
+from latent_morph.training import Examples, train
 
 LOSSES = ("mae", "mse")
 # What an ODE takes where nothing is asked for: wider than latent flows, since no decoder follows.
@@ -70,7 +67,7 @@ _SHARED = (
 )
 
 
-class DynamicsRegressor(BaseEstimator):
+class DynamicsRegressor(FittedFiles):
     """Learns an autonomous ODE from trajectories and rolls it out from new starts.
 
     `predict` gives trajectories from any starts at any times, `vector_field` the velocity of any
@@ -143,9 +140,12 @@ class DynamicsRegressor(BaseEstimator):
     random_state : int, RandomState instance or None, default=None
         Seed of the start, of restarts and of the held-out choice.
     verbose : int or bool, default=0
-        Log every step.
-    callbacks : list or None, default=None
-        Called with the history and the settings after every step.
+        Log a line a step through `logging`: to standard error, unless logging was set up to go
+        elsewhere.
+    callbacks : sequence of Callback or callable, default=None
+        Told how training goes: `EarlyStopping`, `Checkpoint`, `CSVLog`, `TensorBoardLog`, a
+        `latent_morph.Callback` of one's own, or a function `(history, settings)` to call after
+        every step. With `refit` they see two runs. Not saved with the model.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class DynamicsRegressor(BaseEstimator):
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Sequence[AnyCallback] | None = None,
     ) -> None:
         self.ode = ode
         self.ode_options = ode_options
@@ -300,6 +300,7 @@ class DynamicsRegressor(BaseEstimator):
         center = self._goal(learn)
         self.scaler_ = SeriesScaler(self.scale).fit(learn, center=center)
         scaled = self._scaled(learn)
+        self._remember_params()
         with seeded(seed):
             self.model_ = self._build().to(self.device)
         linear = base_of(self.model_.flow)
@@ -313,7 +314,7 @@ class DynamicsRegressor(BaseEstimator):
             self._validation_score,
             replace(settings, batch_size=len(learn)),
             seed=seed,
-            callbacks=[*([report_epoch] if self.verbose else []), *(self.callbacks or ())],
+            callbacks=[*([ProgressLog()] if self.verbose else []), *(self.callbacks or ())],
         )
 
     def _settings(self) -> Settings:
@@ -386,12 +387,21 @@ class DynamicsRegressor(BaseEstimator):
         return -float(error[output.mask].square().mean())
 
     def _finish(self, history: History) -> None:
-        # Trained in single precision, but answers are worth double: starts and goals to the digit.
-        self.model_.to(self._place().device, self._place().dtype).eval()
+        self.model_ = self._precise(self.model_).eval()
         self.equilibrium_ = self._equilibrium()
         self.best_epoch_ = history.best_epoch
         self.n_iter_ = len(history.rows)
         self.history_ = history.rows
+
+    def _new_model(self) -> DynamicsModel:
+        return self._precise(self._build())
+
+    def _program(self) -> Program:
+        return dynamics_program(self.model_, self.scaler_)
+
+    def _precise(self, model: DynamicsModel) -> DynamicsModel:
+        # Trained in single precision, but answers are worth double: starts and goals to the digit.
+        return model.to(self._place().device, self._place().dtype)
 
     def _place(self) -> Tensor:
         """A tensor on the device and in the precision of the answers."""
@@ -578,46 +588,6 @@ class DynamicsRegressor(BaseEstimator):
         if not mask.any():
             raise ValueError("X has nothing observed after the starts of its trajectories")
         return -float((guess - batch.values)[mask].square().mean())
-
-    # Files
-
-    def save(self, path: str | Path) -> Path:
-        """Writes the fitted estimator to one file that holds numbers and text, no code.
-
-        Parameters
-        ----------
-        path : str or Path
-            Where to; an existing file is replaced, whole or not at all.
-        """
-        check_is_fitted(self)
-        return write_model(path, self.model_.state_dict(), file_config(self))
-
-    @classmethod
-    def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
-        """Reads what `save` wrote.
-
-        Parameters
-        ----------
-        path : str or Path
-            The file.
-        device : str, default="cpu"
-            Where the model goes, whatever it was trained on.
-        """
-        tensors, config = read_model(path)
-        if config.get("estimator") != cls.__name__:
-            raise ValueError(f"{path} holds a {config.get('estimator')}, not a {cls.__name__}")
-        try:
-            params = config["params"] | {"device": device}
-            estimator = cls(**{k: params[k] for k in cls._get_param_names() if k in params})
-            estimator._validate_params()
-            restore_config(estimator, config)
-            with seeded(0):  # the weights are replaced; the caller's generator is not touched
-                estimator.model_ = estimator._build()
-            estimator.model_.double().load_state_dict(tensors)
-            estimator._finish(History(config["history"], config["best_epoch"], math.nan))
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as problem:
-            raise ValueError(f"{path} does not hold a complete model: {problem!r}") from problem
-        return estimator
 
 
 def check_trajectories(batch: SeriesBatch) -> SeriesBatch:

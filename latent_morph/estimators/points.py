@@ -10,6 +10,7 @@ from torch import Tensor
 
 from latent_morph.decoders import PointHead
 from latent_morph.estimators.classifier import ClassifierBase, class_logits
+from latent_morph.export import Program, classifier_program
 from latent_morph.series import Data, SeriesBatch, insert_rows, is_timed
 
 
@@ -66,7 +67,6 @@ class LatentODEPointClassifier(ClassifierBase):
         return self._fit(
             batch,
             labels=codes,
-            n_classes=len(self.classes_),
             groups=groups,
             sample_weight=sample_weight,
             class_weight=self._class_factors(flat),
@@ -142,12 +142,16 @@ class LatentODEPointClassifier(ClassifierBase):
             answers.append(all_rows.take_along_dim(rows.unsqueeze(-1), dim=1).cpu())
         return torch.cat(answers)
 
+    def _program(self) -> Program:
+        answer = "averaged" if self.one_label_a_series_ else "points"
+        return classifier_program(self.model_, self.scaler_, self.classes_, answer=answer)
+
     def _extra_config(self) -> dict[str, Any]:
         return super()._extra_config() | {"one_label_a_series": self.one_label_a_series_}
 
-    def _restore_extra(self, config: dict[str, Any]) -> int:
+    def _restore_extra(self, config: dict[str, Any]) -> None:
+        super()._restore_extra(config)
         self.one_label_a_series_ = config["one_label_a_series"]
-        return super()._restore_extra(config)
 
 
 def flat_labels(y: Data, batch: SeriesBatch) -> tuple[np.ndarray, bool]:

@@ -12,12 +12,15 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from latent_morph.callbacks import AnyCallback
+from latent_morph.checks import check_count
 from latent_morph.estimators.base import COMMON_CONSTRAINTS, LatentODEBase, is_table
+from latent_morph.export import reconstructor_program, write_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE
 from latent_morph.series import Data, SeriesBatch, as_series
 from latent_morph.thinning import thin
-from latent_morph.training import Callback, Examples
+from latent_morph.training import Examples
 
 
 class LatentODEReconstructor(TransformerMixin, LatentODEBase):
@@ -100,7 +103,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Sequence[AnyCallback] | None = None,
     ) -> None:
         self.ode = ode
         self.ode_options = ode_options
@@ -192,6 +195,23 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         check_targets(truth, batch)
         guess = torch.from_numpy(self.reconstruct(batch, truth.times.numpy(), n_samples=0))
         return -float((guess - truth.values)[truth.mask].square().mean())
+
+    def export(self, path: str | Path, format: str = "onnx", *, n_samples: int = 32) -> Path:
+        """Writes the fitted model as a program that runs without this package.
+
+        Its answers are those of `reconstruct(X, times, n_samples=n_samples, return_std=True)`.
+
+        Parameters
+        ----------
+        path, format
+            As in `LatentODEClassifier.export`.
+        n_samples : int, default=32
+            Draws behind the mean and the standard deviation, computed together: memory grows
+            with their number. 0 decodes the posterior's mean.
+        """
+        check_is_fitted(self)
+        noise = self._draws(check_count("n_samples", n_samples, least=0)).cpu()
+        return write_program(path, reconstructor_program(self.model_, self.scaler_, noise), format)
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()

@@ -4,7 +4,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from latent_morph.training import History, Settings
+from latent_morph.callbacks import History, Settings
 
 BAR = "{desc} {percentage:3.0f}% |{bar:24}|"
 
@@ -60,7 +60,8 @@ class Progress:
         elif epoch == 1 or left == 0 or elapsed - self.said_at >= 5:
             # A log file wants to see life, not four hundred lines of it.
             self.said_at = elapsed
-            print(f"{self.label}  {text}", file=self.stream, flush=True)
+            self.stream.write(f"{self.label}  {text}\n")
+            self.stream.flush()
 
 
 def remaining_seconds(history: History, settings: Settings, elapsed: float) -> float:

@@ -1,0 +1,212 @@
+"""FittedFiles: what a fitted estimator leaves behind, in files, pickles and exported programs."""
+
+import math
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from latent_morph.callbacks import History
+from latent_morph.checks import check_device
+from latent_morph.export import Program, write_program
+from latent_morph.persistence import UNREADABLE, rationed, read_model, write_model
+from latent_morph.scaling import SeriesScaler
+from latent_morph.seeding import seeded
+
+
+class FittedFiles(BaseEstimator):
+    """Saves, loads, pickles and exports an estimator that has a `model_` and a `scaler_`.
+
+    Weights travel as numbers, and the network is built anew around them from the parameters it was
+    fitted with: whatever reads them needs to trust nothing but the estimator's own class.
+    """
+
+    # Ways to read a fitted estimator back are listed, not imported by name from a file.
+    _loadable: ClassVar[dict[str, type["FittedFiles"]]] = {}
+
+    model_: Any
+    scaler_: SeriesScaler
+    n_channels_: int
+    n_features_in_: int
+    fitted_on_table_: bool
+    n_learn_: int
+    n_validation_: int
+    history_: list[dict[str, float]]
+    best_epoch_: int
+    device: str
+    _fitted_with: dict[str, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**kwargs)
+        FittedFiles._loadable[cls.__name__] = cls
+
+    def _new_model(self) -> nn.Module:
+        """The network as it was before training, from the parameters and what was learned."""
+        raise NotImplementedError
+
+    def _finish(self, history: History) -> None:
+        """Sets what is left to set when the model is trained, `history_` last."""
+        raise NotImplementedError
+
+    def _program(self) -> Program:
+        """The fitted model as a program for `export`."""
+        raise NotImplementedError
+
+    def _extra_config(self) -> dict[str, Any]:
+        """What a subclass adds to its file."""
+        return {}
+
+    def _restore_extra(self, config: dict[str, Any]) -> None:
+        """Reads that back."""
+
+    def _remember_params(self) -> None:
+        """To be called by `fit`: parameters set later say nothing of the model that is there."""
+        self._fitted_with = self.get_params(deep=False) | {"callbacks": None}
+
+    def _rebuilt(self, tensors: dict[str, Tensor]) -> nn.Module:
+        twin = type(self)(**self._fitted_with)
+        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        twin.__dict__.update(learned)
+        with seeded(0), rationed(tensors):  # nobody's random numbers are used up
+            model = twin._new_model()
+        model.load_state_dict(tensors)
+        return model.to(self.device).eval()
+
+    # Files
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the fitted estimator to one file that holds numbers and text, no code.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to; an existing file is replaced, whole or not at all.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
+        check_is_fitted(self)
+        return write_model(path, self.model_.state_dict(), self._config() | self._extra_config())
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
+        """Reads what `save` wrote.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file. One that was cut short, changed or written by a newer version is refused
+            with a ValueError, and nothing in it is ever executed.
+        device : str, default="cpu"
+            Where the model goes, whatever it was trained on.
+        """
+        check_device("device", device)
+        tensors, config = read_model(path)
+        try:
+            kind = FittedFiles._loadable[config["estimator"]]
+            params = config["params"] | {"device": device, "callbacks": None}
+            if "class_weight" in params:
+                params["class_weight"] = _from_json_pairs(params["class_weight"])
+            known = kind._get_param_names()
+            estimator = kind(**{name: params[name] for name in known if name in params})
+            estimator._validate_params()
+            estimator._remember_params()
+            estimator._restore(config)
+            estimator._restore_extra(config)
+            estimator.model_ = estimator._rebuilt(tensors)
+            estimator._finish(History(config["history"], config["best_epoch"], math.nan))
+        except UNREADABLE as problem:
+            raise ValueError(f"{path} does not hold a complete model: {problem!r}") from problem
+        if not isinstance(estimator, cls):
+            raise ValueError(f"{path} holds a {config['estimator']}, not a {cls.__name__}")
+        return estimator
+
+    def export(self, path: str | Path, format: str = "onnx") -> Path:
+        """Writes the fitted model as a program that runs without this package.
+
+        Closed forms alone can be exported: `encoder="morph"` and an ODE of the `morph` family with
+        a linear base, or `"linear"`. The program works in the units of the data, for any number of
+        series and of times; README says what goes in and comes out.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where to; an existing file is replaced, whole or not at all.
+        format : {"onnx", "torch"}, default="onnx"
+            ONNX, or what `torch.export.load` reads (name it `.pt2`).
+
+        Returns
+        -------
+        Path
+            The file. Its metadata describe inputs and outputs, and list the classes.
+        """
+        check_is_fitted(self)
+        return write_program(path, self._program(), format)
+
+    def _config(self) -> dict[str, Any]:
+        """What a file says of a fitted estimator beside its weights."""
+        params = dict(self._fitted_with)
+        for name, value in params.items():
+            if callable(value):
+                raise ValueError(f"{name} is a function, which no file holds; use a flow's name")
+        if not isinstance(params["random_state"], (int, np.integer, type(None))):
+            params["random_state"] = None
+        params["class_weight"] = _json_pairs(params.get("class_weight"))
+        return {
+            "estimator": type(self).__name__,
+            "params": params,
+            "scaler": self.scaler_.state(),
+            "n_channels": self.n_channels_,
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": getattr(self, "feature_names_in_", None),
+            "fitted_on_table": self.fitted_on_table_,
+            "history": self.history_,
+            "best_epoch": self.best_epoch_,
+            "n_learn": self.n_learn_,
+            "n_validation": self.n_validation_,
+        }
+
+    def _restore(self, config: dict[str, Any]) -> None:
+        """Gives a new estimator what `_config` wrote, its parameters and history excepted."""
+        self.n_channels_ = config["n_channels"]
+        self.n_features_in_ = config["n_features_in"]
+        self.fitted_on_table_ = config["fitted_on_table"]
+        if config["feature_names_in"] is not None:
+            self.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+        self.scaler_ = SeriesScaler.from_state(config["scaler"])
+        self.n_learn_ = config["n_learn"]
+        self.n_validation_ = config["n_validation"]
+
+    # Pickle, joblib and skops
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "model_" in state:
+            weights = self.model_.state_dict()
+            state["model_"] = {name: value.cpu().numpy() for name, value in weights.items()}
+            state["scaler_"] = self.scaler_.state()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "model_" in state:
+            self.scaler_ = SeriesScaler.from_state(state["scaler_"])
+            weights = {name: torch.as_tensor(value) for name, value in state["model_"].items()}
+            self.model_ = self._rebuilt(weights)
+
+
+def _json_pairs(mapping: Any) -> Any:  # noqa: ANN401
+    """A dict as pairs, since JSON would turn its keys into text."""
+    if not isinstance(mapping, dict):
+        return mapping
+    return [[getattr(key, "item", lambda key=key: key)(), value] for key, value in mapping.items()]
+
+
+def _from_json_pairs(pairs: Any) -> Any:  # noqa: ANN401
+    return {key: value for key, value in pairs} if isinstance(pairs, list) else pairs

@@ -1,0 +1,248 @@
+"""Exported programs answer as the estimators do, in the units of the data, for any N and T."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+from test_estimators import SMALL, TINY, decays, rising, sines
+
+from latent_morph import (
+    DynamicsRegressor,
+    LatentODEClassifier,
+    LatentODEPointClassifier,
+    LatentODEReconstructor,
+)
+from latent_morph.export import classifier_program, reconstructor_program, series_inputs
+from latent_morph.flows import LinearFlow
+
+EPOCH = 1.7e9  # seconds since 1970: single precision would lose minutes
+SIZES = {**SMALL, "max_epochs": 2, "hidden_dim": 6, "encoder_layers": 2}
+LINEAR = {**TINY, "encoder_layers": 1, "max_epochs": 2}  # quick to trace
+SIZES["ode_options"] = {"inn": {"blocks": 1, "width": 4}}
+
+
+def long_series(n_times, n_channels=1, seed=0):
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((n_times, n_channels))
+    values[rng.random(values.shape) < 0.2] = np.nan
+    return np.sort(rng.uniform(0, 6, n_times)), values
+
+
+def shifted(X, start):
+    return [(times + start, values) for times, values in X]
+
+
+def onnx_program(path):
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda inputs: session.run(None, inputs)
+
+
+def torch_program(path):
+    module = torch.export.load(path).module()
+
+    def answers(inputs):
+        answer = module(*map(torch.tensor, inputs.values()))
+        return [part.numpy() for part in (answer if isinstance(answer, tuple) else [answer])]
+
+    return answers
+
+
+OPEN = {"onnx": onnx_program, "torch": torch_program}
+
+
+# What a program computes, before anything is written
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"pool": 3},
+        {"pool": 4, "head": "trajectory", "ode": "morph-real"},
+        {"ode": "linear", "ode_options": None, "latent_dim": 3},
+        {"ode": "linear", "ode_options": {"eigenvectors": "identity"}, "hidden_dim": 5},
+        {"ode": "morph-stable", "latent_dim": 1, "ode_options": None},
+        {"ode_options": {"goal": [1.0, 0.0, -1.0, 0.5], "dense_output": 1e-6}},
+        {"time_origin": "absolute"},
+    ],
+    ids=str,
+)
+def test_the_modules_agree_with_the_estimators(params):
+    X, y = sines(12)
+    X = shifted(X, EPOCH)
+    model = LatentODEClassifier(**{**SIZES, **params}).fit(X, y)
+    module = model._program().module
+    nothing = (np.array([EPOCH, EPOCH + 1]), np.full((2, 1), np.nan))
+    mixed = [*X[:5], *shifted([long_series(40), long_series(1)], EPOCH), nothing]
+    for series in (mixed, mixed[:1], mixed[-2:-1]):
+        with torch.no_grad():
+            answer = module(*map(torch.from_numpy, series_inputs(series).values()))
+        np.testing.assert_allclose(answer, model.predict_proba(series), atol=2e-6)
+
+
+def test_what_sits_where_nothing_was_observed_changes_nothing():
+    X, y = sines(12)
+    module = LatentODEClassifier(**SIZES).fit(X, y)._program().module
+    inputs = series_inputs(X)
+    spoiled = inputs | {"values": np.where(inputs["mask"], inputs["values"], np.nan)}
+    unmasked = spoiled | {"mask": np.ones_like(inputs["mask"])}
+    with torch.no_grad():
+        answers = [
+            module(*map(torch.from_numpy, some.values())) for some in (inputs, spoiled, unmasked)
+        ]
+    assert torch.equal(answers[0], answers[1]) and torch.equal(answers[0], answers[2])
+
+
+def test_series_inputs_mark_padding_by_times_that_are_no_number():
+    inputs = series_inputs([(np.array([1.0, 2.0]), np.array([np.nan, 5.0])), [7.0]][:1] * 2)
+    assert {name: array.dtype.name for name, array in inputs.items()} == {
+        "values": "float64",
+        "times": "float64",
+        "mask": "bool",
+    }
+    ragged = series_inputs([np.ones(3), np.ones(1)])
+    assert np.isnan(ragged["times"]).tolist() == [[False] * 3, [False, True, True]]
+
+
+# Files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", OPEN)
+def test_classifiers(tmp_path, format):
+    X, y = sines(12)
+    params = SIZES | {"pool": 2} if format == "onnx" else LINEAR
+    model = LatentODEClassifier(**params).fit(X, y)
+    path = model.export(tmp_path / f"model.{'pt2' if format == 'torch' else format}", format)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    program = OPEN[format](path)
+    for series in (X, X[:1], [long_series(1)], [long_series(2), long_series(400)]):
+        (answer,) = program(series_inputs(series))
+        np.testing.assert_allclose(answer, model.predict_proba(series), atol=1e-5)
+    if format == "onnx":
+        facts = onnx_metadata(path)
+    else:
+        kept = {"latent_morph.json": ""}
+        torch.export.load(path, extra_files=kept)
+        facts = {name: json.loads(fact) for name, fact in json.loads(*kept.values()).items()}
+    assert facts["classes"] == ["fast", "slow"]
+    assert facts["inputs"]["times"]["shape"] == ["N", "T"]
+    assert facts["outputs"] == {"probabilities": ["N", 2]}
+
+
+def onnx_metadata(path):
+    onnx = pytest.importorskip("onnx")
+    model = onnx.load(path)
+    values = model.graph.input[0].type.tensor_type.shape.dim
+    assert [axis.dim_param for axis in values] == ["N", "T", ""]
+    return {entry.key: json.loads(entry.value) for entry in model.metadata_props}
+
+
+@pytest.mark.slow
+def test_classifiers_of_points_on_a_clock_of_their_own(tmp_path):
+    X, y = rising(12)
+    X = shifted(X, EPOCH)
+    model = LatentODEPointClassifier(**LINEAR, time_origin="absolute").fit(X, y)
+    path = model.export(tmp_path / "model.onnx")
+    (answer,) = onnx_program(path)(series_inputs(X))
+    for found, wanted in zip(answer, model.predict_proba(X), strict=True):
+        np.testing.assert_allclose(found[: len(wanted)], wanted, atol=1e-5)
+        assert np.isnan(found[len(wanted) :]).all()
+
+
+def test_points_are_averaged_where_labels_came_one_a_series():
+    X, y = sines(12)
+    model = LatentODEPointClassifier(**SIZES).fit(X, y)
+    program = model._program()
+    with torch.no_grad():
+        answer = program.module(*map(torch.from_numpy, series_inputs(X).values()))
+    assert program.outputs == {"probabilities": ("N", 2)}
+    np.testing.assert_allclose(answer, model.predict_proba(X), atol=2e-6)
+
+
+@pytest.mark.slow
+def test_reconstructors(tmp_path):
+    X = decays(12)
+    model = LatentODEReconstructor(**LINEAR).fit(X)
+    path = model.export(tmp_path / "model.onnx", n_samples=4)
+    query = np.linspace(0, 4, 12 * 5).reshape(12, 5)
+    found = onnx_program(path)(series_inputs(X) | {"query_times": query})
+    wanted = model.reconstruct(X, query, n_samples=4, return_std=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
+def test_reconstructors_without_draws():
+    X = decays(12)
+    model = LatentODEReconstructor(**SIZES).fit(X)
+    module = reconstructor_program(model.model_, model.scaler_, model._draws(0)).module
+    inputs = series_inputs(X) | {"query_times": np.ones((12, 1))}
+    with torch.no_grad():
+        found = module(*map(torch.from_numpy, inputs.values()))
+    wanted = model.reconstruct(X, [1.0], n_samples=0, return_std=True)
+    np.testing.assert_allclose(torch.stack(found), wanted, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("format", "scale"), [("onnx", "log"), ("torch", "standard")])
+def test_dynamics(tmp_path, format, scale):
+    t = np.linspace(0, 4, 30)
+    turn = np.exp(-t)[:, None] * np.c_[np.cos(t), np.sin(t)]
+    options = {"ode_options": {"inn": {"blocks": 1, "width": 8}}, "stable": True, "goal": [0, 0]}
+    model = DynamicsRegressor(**options, scale=scale, max_epochs=5, random_state=0)
+    model.fit([(t, turn), (t, 2 * turn)])
+    path = model.export(tmp_path / "model.pt2", format)
+    starts = np.random.default_rng(0).standard_normal((4, 2))
+    program = OPEN[format](path)
+    for y0, times in ((starts, np.linspace(-1, 9, 40)), (starts[:1], np.array([2.0]))):
+        (found,) = program({"y0": y0, "times": times})
+        np.testing.assert_allclose(found, model.predict(y0, times), atol=1e-9)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("ode", ["dopri5", "rk4", "morph-neural"])
+def test_solvers_are_refused_with_the_reason(tmp_path, ode):
+    X, y = sines(12)
+    series = LatentODEClassifier(**TINY | {"ode": ode}).fit(X, y)
+    state = DynamicsRegressor(ode=ode, max_epochs=1).fit(decays(3))
+    for model in (series, state):
+        with pytest.raises(ValueError, match="a solver steps through.*Closed forms can be export"):
+            model.export(tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_other_encoder_is_refused(tmp_path):
+    model = LatentODEClassifier(**TINY | {"encoder": "gru-ode"}).fit(*sines(12))
+    with pytest.raises(ValueError, match="encoder 'gru-ode' .* encoder='morph' is"):
+        model.export(tmp_path / "model.onnx")
+
+
+def test_formats_are_known_by_name(tmp_path):
+    model = LatentODEClassifier(**TINY).fit(*sines(12))
+    with pytest.raises(ValueError, match="format must be one of onnx, torch; got 'pickle'"):
+        model.export(tmp_path / "model", "pickle")
+    with pytest.raises(FileNotFoundError):
+        model.export(tmp_path / "absent" / "model.onnx")
+
+
+def test_without_onnx_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    model = LatentODEClassifier(**TINY).fit(*sines(12))
+    with pytest.raises(ImportError, match=r"latent_morph\[export\]"):
+        model.export(tmp_path / "model.onnx")
+
+
+def test_an_unfitted_estimator_has_nothing_to_export(tmp_path):
+    for kind in (LatentODEClassifier, LatentODEReconstructor, DynamicsRegressor):
+        with pytest.raises(NotFittedError):
+            kind().export(tmp_path / "model.onnx")
+
+
+def test_recipes_of_ones_own_are_exported_if_they_are_closed_forms():
+    model = LatentODEClassifier(**TINY | {"ode": LinearFlow}).fit(*sines(12))
+    assert classifier_program(model.model_, model.scaler_, model.classes_).inputs
