@@ -380,9 +380,13 @@ def draw(
         "coordinates": _draw_coordinates(task, problem, estimator),
     }
     if estimator.n_channels_ == 2:
-        pictures["vector_field"] = _draw_field(problem, estimator)
+        pictures["vector_field"] = plots.plot_vector_field(
+            estimator, problem.test_X, names=_names(problem)
+        )
     if run.ode.startswith("morph") and run.ode != "morph-neural":
-        pictures["morphed_grid"] = _draw_morph(problem, estimator)
+        pictures["morphed_grid"] = plots.plot_morphed_grid(
+            estimator, problem.train_X, names=_names(problem)
+        )
     return [plots.save_figure(axes, run.folder / f"{name}.png") for name, axes in pictures.items()]
 
 
@@ -437,51 +441,4 @@ def _draw_coordinates(task: DynamicsTask, problem: Problem, estimator: DynamicsR
         names=_names(problem),
         log=task.log,
         base=None if base is None else base[start:],
-    )
-
-
-def _draw_field(problem: Problem, estimator: DynamicsRegressor) -> Any:  # noqa: ANN401
-    from latent_morph import plots
-
-    seen = problem.train_X.values[problem.train_X.observed].numpy()
-    low, high = seen.min(0), seen.max(0)
-    room = 0.15 * (high - low)
-    across, up = (np.linspace(low[c] - room[c], high[c] + room[c], 30) for c in (0, 1))
-    lattice = np.stack(np.meshgrid(across, up), -1)
-    return plots.plot_field(
-        lattice,
-        estimator.vector_field(lattice),
-        truth=list(problem.test_X.values.numpy()),
-        rolled=list(rolled_out(estimator, problem.test_X)),
-        names=_names(problem),
-        goal=estimator.equilibrium_,
-    )
-
-
-def _draw_morph(problem: Problem, estimator: DynamicsRegressor) -> Any:  # noqa: ANN401
-    """The plane in which the base ODE moves most, and where the network takes it."""
-    from latent_morph import plots
-
-    starts = problem.train_X.values[:, 0].numpy()
-    span = float((problem.train_X.times[:, -1] - problem.train_X.times[:, 0]).max())
-    times = np.linspace(0, span, 200)
-    base = estimator.base_trajectory(starts, times)
-    middle = base.mean((0, 1))
-    _, _, directions = np.linalg.svd((base - middle).reshape(-1, base.shape[-1]))
-    plane = directions[:2]
-    flat = (base - middle) @ plane.T
-    low, high = flat.min((0, 1)), flat.max((0, 1))
-    lines = []
-    for value in np.linspace(0, 1, 13):
-        for axis in (0, 1):
-            line = np.empty((80, 2))
-            line[:, axis] = np.linspace(low[axis], high[axis], 80)
-            line[:, 1 - axis] = low[1 - axis] + value * (high - low)[1 - axis]
-            lines.append(line)
-    return plots.plot_morph(
-        list(flat),
-        lines,
-        list(estimator.predict(starts, times)),
-        [estimator.morph(middle + line @ plane) for line in lines],
-        names=_names(problem),
     )

@@ -11,6 +11,12 @@ from latent_morph.plots.classes import (
     plot_point_probabilities,
 )
 from latent_morph.plots.figures import CLASS_COLOURS, annotate_source, save_figure
+from latent_morph.plots.fitted import (
+    plot_latent_trajectories,
+    plot_morphed_grid,
+    plot_series,
+    plot_vector_field,
+)
 from latent_morph.plots.learning import plot_history
 from latent_morph.plots.portraits import (
     plot_coordinates,
@@ -29,11 +35,15 @@ __all__ = [
     "plot_field",
     "plot_history",
     "plot_labelled_series",
+    "plot_latent_trajectories",
     "plot_morph",
+    "plot_morphed_grid",
     "plot_ode_table",
     "plot_phase_portrait",
     "plot_point_probabilities",
     "plot_reconstruction",
     "plot_reconstructions",
+    "plot_series",
+    "plot_vector_field",
     "save_figure",
 ]

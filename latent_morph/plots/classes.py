@@ -41,9 +41,9 @@ def plot_point_probabilities(
         times: (T,), in any order; the finer, the smoother.
         probabilities: (T, K), each row summing to 1.
         class_names: K names.
-        labels: True classes: (T,), or (S,) where `observed_times` are (S,) and S differs from T.
-            Names, or positions in `class_names` if those are text; None, NaN and negative
-            positions leave a gap.
+        labels: True classes: (S,) at `observed_times` where those are given and as many,
+            otherwise (T,). Names, or positions in `class_names` if those are text; None, NaN and
+            negative positions leave a gap.
         observed_times: (S,), when the series was observed, shown as ticks below.
         ax: Where to draw; by default a figure of its own.
 
@@ -63,7 +63,7 @@ def plot_point_probabilities(
     if labels is not None:
         at: np.ndarray = times
         rows = order
-        if observed_times is not None and np.shape(labels) != (len(times),):
+        if observed_times is not None and np.shape(labels) == np.shape(observed_times):
             at, rows = as_times("observed_times", observed_times)
         strip = (at, as_codes("labels", labels, class_names, shape=(len(at),))[rows])
     if ax is None:

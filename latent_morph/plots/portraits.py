@@ -175,6 +175,7 @@ def plot_field(
     rolled: Sequence[ArrayLike] = (),
     names: Sequence[str] = ("x", "y"),
     goal: ArrayLike | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draws a vector field on a lattice of the plane as streamlines, with trajectories over it.
 
@@ -185,6 +186,7 @@ def plot_field(
         rolled: Roll-outs, each (T', C).
         names: Labels of the axes.
         goal: (C,) a point to mark.
+        ax: Where to draw; by default a figure of its own.
     """
     where, speed = np.asarray(states, dtype=float), np.asarray(velocity, dtype=float)
     if where.ndim != 3 or where.shape != speed.shape:
@@ -192,7 +194,8 @@ def plot_field(
             f"states and velocity must have one shape (H, W, C), got {where.shape} and "
             f"{speed.shape}"
         )
-    ax = new_figure(5.4, 4.6).subplots()
+    if ax is None:
+        ax = new_figure(5.4, 4.6).subplots()
     ax.streamplot(
         where[0, :, 0],
         where[:, 0, 1],

@@ -57,7 +57,7 @@ def plot_reconstruction(
     draw_reconstruction(ax, times, mean, std, observed=observed, truth=truth)
     ax.set_xlabel("time", fontsize=TEXT)
     ax.set_ylabel(channel_name, fontsize=TEXT)
-    handles, names = _reconstruction_legend([ax])
+    handles, names = reconstruction_legend([ax])
     ax.legend(handles, names, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, **legend_style())
     return ax
 
@@ -95,7 +95,7 @@ def plot_reconstructions(cases: Sequence[Mapping[str, Any]], *, columns: int = 3
         ax.set_title(title, fontsize=TEXT, color=INK, loc="left")
         if i + columns >= len(cases):  # no panel beneath it
             ax.set_xlabel("time", fontsize=TEXT)
-    handles, names = _reconstruction_legend(axes)
+    handles, names = reconstruction_legend(axes)
     figure.legend(handles, names, loc="outside upper left", ncols=len(names), **legend_style())
     return axes
 
@@ -151,7 +151,7 @@ def draw_reconstruction(
     ax.margins(x=0.02)
 
 
-def _reconstruction_legend(axes: Iterable[Axes]) -> tuple[list[Any], list[str]]:
+def reconstruction_legend(axes: Iterable[Axes]) -> tuple[list[Any], list[str]]:
     """The parts drawn in any of the axes, once each and in their usual order."""
     found: dict[str, Any] = {}
     for ax in axes:
