@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -356,6 +356,21 @@ class LatentODEBase(BaseEstimator):
             with torch.inference_mode():
                 yield chosen, self.model_(part.trim())
 
+    @overload
+    def reconstruct(
+        self, X: Data, times: Data = ..., *, n_samples: int = ..., return_std: Literal[False] = ...
+    ) -> np.ndarray: ...
+
+    @overload
+    def reconstruct(
+        self, X: Data, times: Data = ..., *, n_samples: int = ..., return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def reconstruct(
+        self, X: Data, times: Data = ..., *, n_samples: int = ..., return_std: bool
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
     def reconstruct(
         self,
         X: Data,
@@ -363,7 +378,7 @@ class LatentODEBase(BaseEstimator):
         *,
         n_samples: int = 32,
         return_std: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Decodes each series at any times.
 
         Parameters
@@ -403,6 +418,21 @@ class LatentODEBase(BaseEstimator):
             std = std.masked_fill(~batch.present.unsqueeze(-1), torch.nan)
         return (mean.numpy(), std.numpy()) if return_std else mean.numpy()
 
+    @overload
+    def forecast(
+        self, X: Data, ahead: Data, *, n_samples: int = ..., return_std: Literal[False] = ...
+    ) -> np.ndarray: ...
+
+    @overload
+    def forecast(
+        self, X: Data, ahead: Data, *, n_samples: int = ..., return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def forecast(
+        self, X: Data, ahead: Data, *, n_samples: int = ..., return_std: bool
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
     def forecast(
         self,
         X: Data,
@@ -410,7 +440,7 @@ class LatentODEBase(BaseEstimator):
         *,
         n_samples: int = 32,
         return_std: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Decodes each series `ahead` of its own last time.
 
         Parameters

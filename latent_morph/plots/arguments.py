@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 
 def as_floats(name: str, data: ArrayLike, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """The data as floats, of this shape where one is wanted."""
     array = np.asarray(data, dtype=float)
     if shape is not None and array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}; wanted {shape}")
@@ -29,6 +30,7 @@ def as_times(name: str, times: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 def as_names(class_names: Sequence[Any]) -> list[str]:
+    """The names as text; there must be some."""
     names = [str(name) for name in class_names]
     if not names:
         raise ValueError("class_names is empty; wanted at least one")
@@ -68,5 +70,6 @@ def numbers_of(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def span(times: np.ndarray) -> tuple[float, float]:
+    """The first and last of sorted times, apart even where they are one."""
     low, high = float(times[0]), float(times[-1])
     return (low, high) if high > low else (low - 0.5, high + 0.5)

@@ -65,6 +65,7 @@ def save_figure(axes_or_figure: Drawn, path: AnyPath) -> Path:
 
 
 def style_axes(ax: Axes) -> None:
+    """Light spines and lines, the same in every picture."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     for side in ("left", "bottom"):
@@ -75,6 +76,7 @@ def style_axes(ax: Axes) -> None:
 
 
 def legend_style() -> dict[str, Any]:
+    """How every legend looks."""
     return {
         "frameon": False,
         "fontsize": SMALL,
@@ -86,6 +88,7 @@ def legend_style() -> dict[str, Any]:
 
 
 def class_colours(n: int) -> list[str]:
+    """A colour for each of n classes."""
     if n <= len(CLASS_COLOURS):
         return list(CLASS_COLOURS[:n])
     from matplotlib import colormaps
@@ -96,12 +99,14 @@ def class_colours(n: int) -> list[str]:
 
 
 def patch(colour: str, label: str) -> Any:  # noqa: ANN401
+    """A coloured square for a legend."""
     from matplotlib.patches import Patch
 
     return Patch(facecolor=colour, label=label)
 
 
 def require_matplotlib() -> None:
+    """Raises an error that says what to install."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -121,6 +126,7 @@ def new_figure(width: float, height: float, **gaps: Any) -> Figure:  # noqa: ANN
 
 
 def figure_of(drawn: Drawn) -> Figure:
+    """The figure that axes, an array of axes or a figure belong to."""
     require_matplotlib()
     from matplotlib.figure import Figure
 

@@ -145,7 +145,7 @@ def plot_latent_trajectories(
             known = getattr(estimator, "classes_", np.unique(raw)).tolist()
         names = as_names(known)
         codes = as_codes("labels", raw, known)
-        if codes.shape == (n_cases,):
+        if codes.ndim == 1 and len(codes) == n_cases:
             codes = np.repeat(codes[:, None], n_times, axis=1)
         if codes.shape != (n_cases, n_times):
             raise ValueError(

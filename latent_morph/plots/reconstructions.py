@@ -109,6 +109,7 @@ def draw_reconstruction(
     observed: Curve | None = None,
     truth: Curve | None = None,
 ) -> None:
+    """The curve, its band, and what is known, in one panel."""
     times, order = as_times("times", times)
     middle = as_floats("mean", mean, shape=times.shape)[order]
     seen_name, mean_name, band_name, truth_name = _RECONSTRUCTION_PARTS
