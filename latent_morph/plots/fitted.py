@@ -80,7 +80,7 @@ def plot_series(
         raise ValueError(f"channel_names has {len(names)} names; wanted {values.shape[1]}")
     mean, std = estimator.reconstruct(batch, fine, return_std=True)
     judges = isinstance(estimator, ClassifierBase)
-    heights = [1.25] * len(shown) + [1.6] * judges
+    heights = [1.25] * len(shown) + [2.0] * judges
     figure = new_figure(7.6, sum(heights) + 0.9, hspace=0.04, h_pad=0.02)
     grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     axes = grid[:, 0]
@@ -176,6 +176,9 @@ def plot_vector_field(
     ax: Axes | None = None,
 ) -> Axes:
     """Draws the learned vector field around trajectories, with them and their roll-outs.
+
+    With zeros appended to the states (`augment`), the field is that of setting out, and roll-outs
+    may cross it later on; with `augment=0` they follow it.
 
     Args:
         estimator: Fitted, on two channels.
