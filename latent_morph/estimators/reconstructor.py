@@ -109,9 +109,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
-        Log a line an epoch, through `logging`: `logging.basicConfig(level="INFO")` shows them.
-    callbacks : sequence of callable, default=None
-        Called as `callback(history, settings)` after every epoch; not saved with the model.
+        Log a line an epoch through `logging`: to standard error, unless logging was set up to go
+        elsewhere.
+    callbacks : sequence of Callback or callable, default=None
+        Told how training goes: `EarlyStopping`, `Checkpoint`, `CSVLog`, `TensorBoardLog`, a
+        `latent_morph.Callback` of one's own, or a function `(history, settings)` to call after
+        every epoch. Not saved with the model.
 
     Attributes
     ----------
