@@ -18,11 +18,11 @@ from benchmarks.trajectories import (
     parameters,
     problem,
 )
+from latent_morph.callbacks import AnyCallback, History, Settings, TrainingError
 from latent_morph.dynamics import base_of
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import DYNAMICS, Problem, metrics
 from latent_morph.series import SeriesBatch
-from latent_morph.training import Callback, History, Settings, TrainingError
 
 TITLE = "ODEs learned from trajectories, every method for the same seconds of processor time"
 RECORDS = Path("runs/learned")
@@ -141,7 +141,7 @@ def fit_within(model: DynamicsRegressor, X: SeriesBatch, budget: float) -> tuple
         tries += 1
 
 
-def _limit(begin: float, budget: float) -> Callback:
+def _limit(begin: float, budget: float) -> AnyCallback:
     def check(history: History, settings: Settings) -> None:
         spent, done = time.process_time() - begin, len(history.rows)
         if spent > 1.5 * budget and done < settings.max_epochs:

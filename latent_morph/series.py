@@ -136,14 +136,17 @@ class SeriesBatch:
 
     @property
     def n_cases(self) -> int:
+        """N, the number of series."""
         return self.values.shape[0]
 
     @property
     def n_times(self) -> int:
+        """T, the rows of the longest series."""
         return self.values.shape[1]
 
     @property
     def n_channels(self) -> int:
+        """C, the values of a row."""
         return self.values.shape[2]
 
     @property
@@ -153,6 +156,7 @@ class SeriesBatch:
 
     @property
     def device(self) -> torch.device:
+        """Where the tensors are."""
         return self.values.device
 
     @property

@@ -81,6 +81,8 @@ class Examples:
         return Examples(seen, target, labels, self.weight)
 
     def to(self, device: str) -> "Examples":
+        """Moves everything to `device`."""
+
         def moved(whole: Any) -> Any:  # noqa: ANN401
             return None if whole is None else whole.to(device)
 

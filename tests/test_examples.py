@@ -1,18 +1,21 @@
 """Every example runs and ends in a picture."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_example(script, tmp_path):
     done = subprocess.run(
         [sys.executable, script, "--max-epochs", "3", "--out", tmp_path],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},  # this checkout, whatever is installed
         capture_output=True,
         text=True,
     )

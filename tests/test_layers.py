@@ -11,8 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "latent_morph"
 LAYERS = [
     {"checks", "seeding", "records"},
     {"nn", "series", "recurrence"},
-    {"bijections", "scaling", "thinning", "persistence", "plots"},
-    {"flows", "compiling", "portraits"},
+    {"bijections", "scaling", "thinning", "persistence"},
+    {"flows", "compiling"},
     {"encoders"},
     {"decoders"},
     {"models"},
@@ -23,6 +23,7 @@ LAYERS = [
     {"datasets"},
     {"diagnostics"},
     {"estimators"},
+    {"plots"},
     {"experiments", "adapting"},
     {"aeon", "sktime"},
 ]

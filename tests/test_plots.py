@@ -25,6 +25,7 @@ from latent_morph.plots import (
     plot_reconstructions,
     save_figure,
 )
+from latent_morph.plots.figures import class_colours
 
 plt.switch_backend("Agg")
 
@@ -284,7 +285,7 @@ def test_a_channel_never_observed_and_a_single_time_are_drawn(tmp_path):
 
 
 def test_classes_beyond_the_palette_have_colours_of_their_own():
-    assert len(set(plots._class_colours(12))) == 12
+    assert len(set(class_colours(12))) == 12
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from latent_morph.plots import save_figure
-from latent_morph.portraits import plot_coordinates, plot_field, plot_morph, plot_phase_portrait
+from latent_morph.plots import (
+    plot_coordinates,
+    plot_field,
+    plot_morph,
+    plot_phase_portrait,
+    save_figure,
+)
 
 
 def curves(n=3, dim=2, length=20):

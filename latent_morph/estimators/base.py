@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, overload
 
 import numpy as np
 import torch
@@ -343,6 +343,21 @@ class LatentODEBase(FittedFiles):
             with torch.inference_mode():
                 yield chosen, self.model_(part.trim())
 
+    @overload
+    def reconstruct(
+        self, X: Data, times: Data = ..., *, n_samples: int = ..., return_std: Literal[False] = ...
+    ) -> np.ndarray: ...
+
+    @overload
+    def reconstruct(
+        self, X: Data, times: Data = ..., *, n_samples: int = ..., return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def reconstruct(
+        self, X: Data, times: Data = ..., *, n_samples: int = ..., return_std: bool
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
     def reconstruct(
         self,
         X: Data,
@@ -350,7 +365,7 @@ class LatentODEBase(FittedFiles):
         *,
         n_samples: int = 32,
         return_std: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Decodes each series at any times.
 
         Parameters
@@ -390,6 +405,21 @@ class LatentODEBase(FittedFiles):
             std = std.masked_fill(~batch.present.unsqueeze(-1), torch.nan)
         return (mean.numpy(), std.numpy()) if return_std else mean.numpy()
 
+    @overload
+    def forecast(
+        self, X: Data, ahead: Data, *, n_samples: int = ..., return_std: Literal[False] = ...
+    ) -> np.ndarray: ...
+
+    @overload
+    def forecast(
+        self, X: Data, ahead: Data, *, n_samples: int = ..., return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+
+    @overload
+    def forecast(
+        self, X: Data, ahead: Data, *, n_samples: int = ..., return_std: bool
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]: ...
+
     def forecast(
         self,
         X: Data,
@@ -397,7 +427,7 @@ class LatentODEBase(FittedFiles):
         *,
         n_samples: int = 32,
         return_std: bool = False,
-    ) -> Any:  # noqa: ANN401
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Decodes each series `ahead` of its own last time.
 
         Parameters

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
     """Parameters, label coding and file contents of the two classifiers."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = CLASSIFIER_CONSTRAINTS
+
+    if TYPE_CHECKING:  # scikit-learn's mixin, which has it, has no types
+
+        def score(self, X: Data, y: Data, sample_weight: Data = None) -> float: ...
 
     def __init__(
         self,
@@ -185,7 +189,7 @@ class LatentODEClassifier(ClassifierBase):
     latent_dim : int, default=16
         Dimensions of the latent state.
     hidden_dim : int, default=64
-        Units of the encoder's state and of the head.
+        Units of the encoder's state, and of the head where there are classes.
     decoder_width : int, default=64
         Hidden units of the decoder.
     decoder_depth : int, default=1
@@ -316,13 +320,34 @@ class LatentODEClassifier(ClassifierBase):
         )
 
     def predict_proba(self, X: Data) -> np.ndarray:
-        """Class probabilities, (n_cases, n_classes), in the order of `classes_`."""
+        """Class probabilities of each series.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, n_classes)
+            In the order of `classes_`.
+        """
         outputs = self._outputs(self._asked(X))
         parts = [class_logits(output).softmax(-1).cpu() for _, output in outputs]
         return torch.cat(parts).numpy()
 
     def predict(self, X: Data) -> np.ndarray:
-        """The likeliest label of each series, (n_cases,)."""
+        """The likeliest label of each series.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+
+        Returns
+        -------
+        ndarray of shape (n_cases,)
+        """
         best = self.predict_proba(X).argmax(-1)
         return self.classes_[best]
 

@@ -159,8 +159,16 @@ class DynamicsRegressor(FittedFiles):
         One row a step, of the run that chose the number of steps where there were two.
     best_epoch_ : int
         The step whose weights, or number, were kept.
+    n_iter_ : int
+        Steps run.
+    n_learn_, n_validation_ : int
+        Trajectories learned from and validated on.
     n_channels_ : int
         Dimensions of a state.
+    n_features_in_ : int
+        Columns of a 2-D X, otherwise the channels.
+    fitted_on_table_ : bool
+        Whether X was 2-D: a 2-D X asked about later must then have as many columns.
 
     Examples
     --------
@@ -530,9 +538,19 @@ class DynamicsRegressor(FittedFiles):
         return self.scaler_.inverse_values(states.cpu().double()).numpy()
 
     def vector_field(self, y: Data) -> np.ndarray:
-        """The velocity of each state, (..., n_channels), in the units of the data a unit of time.
+        """The velocity of each state.
 
         With zeros appended it is the velocity with which a trajectory that starts there sets out.
+
+        Parameters
+        ----------
+        y : array-like of shape (..., n_channels)
+            States, in the units of the data.
+
+        Returns
+        -------
+        ndarray of shape (..., n_channels)
+            In the units of the data a unit of time.
         """
         check_is_fitted(self)
         states = self._states("y", y)
@@ -568,7 +586,18 @@ class DynamicsRegressor(FittedFiles):
         raise ValueError(f"ode {self.ode!r} has no base ODE; the morph family has")
 
     def morph(self, x: Data) -> np.ndarray:
-        """Where points of the base's space, (..., dim), are seen: (..., n_channels), in units."""
+        """Where points of the base's space are seen.
+
+        Parameters
+        ----------
+        x : array-like of shape (..., dim)
+            Points in the base's own coordinates, as `base_trajectory` gives them.
+
+        Returns
+        -------
+        ndarray of shape (..., n_channels)
+            In the units of the data.
+        """
         check_is_fitted(self)
         flow = self.model_.flow
         if not isinstance(flow, MorphFlow):
@@ -578,7 +607,15 @@ class DynamicsRegressor(FittedFiles):
             return self._in_units(flow.warp(points)[..., : self.n_channels_])
 
     def score(self, X: Data, y: Data = None) -> float:
-        """Minus the mean squared error of roll-outs over all values observed after the starts."""
+        """Minus the mean squared error of roll-outs over all values observed after the starts.
+
+        Parameters
+        ----------
+        X : trajectories
+            Each is rolled out from its first row without a gap, at its own times.
+        y : ignored, default=None
+            For pipelines.
+        """
         check_is_fitted(self)
         batch = self._series(X, reset=False)
         first = start_rows(batch)

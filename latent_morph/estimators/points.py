@@ -1,9 +1,10 @@
 """LatentODEPointClassifier: one label a time point."""
 
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils import column_or_1d
 from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
@@ -21,7 +22,119 @@ class LatentODEPointClassifier(ClassifierBase):
     where lengths differ. A plain vector of one label a series is taken to hold at each of its
     points, and answers then are one a series too.
 
-    Parameters are those of `LatentODEClassifier`, and so are the attributes.
+    Parameters
+    ----------
+    ode : str or callable, default="morph"
+        The generative ODE: a name from `latent_morph.FLOWS`, or a recipe
+        `(latent_dim, **options) -> Flow`.
+    ode_options : dict, default=None
+        Options of the recipe, for example `{"rtol": 1e-3}` for `"dopri5"`.
+    encoder : {"morph", "gru-ode"}, default="morph"
+        How series are encoded: in closed form, by linear flows with jumps at the observations, or
+        by a GRU update at every observation with any ODE between them. The next three parameters
+        are the former's, the three after them the latter's.
+    encoder_layers : int, default=3
+        Layers of the closed-form encoder.
+    dropout : float, default=0.2
+        Share of each layer's update that is left out in training.
+    pool : int, default=1
+        Observations that are taken in together; for long series 4 is some twice as fast.
+    encoder_ode : str or callable, default="linear"
+        The ODE of the encoder's hidden state between observations.
+    encoder_ode_options : dict, default=None
+        Its options. None gives `"linear"` a fading memory (stable, independent modes).
+    bidirectional : bool, default=True
+        Whether the encoder also sweeps forwards in time; the paper's goes backwards only.
+    head : {"trajectory+context", "trajectory"}, default="trajectory+context"
+        What the class is read from: the latent trajectory joined with the encoder's states, or
+        the trajectory alone, as in the paper.
+    latent_dim : int, default=16
+        Dimensions of the latent state.
+    hidden_dim : int, default=64
+        Units of the encoder's state, and of the head where there are classes.
+    decoder_width : int, default=64
+        Hidden units of the decoder.
+    decoder_depth : int, default=1
+        Hidden layers of the decoder; 0 is linear.
+    noise_std : float or "learned", default="learned"
+        Standard deviation of the observation noise, channels being scaled to 1.
+    classification_weight : float, default=1.0
+        Weight of the cross-entropy.
+    reconstruction_weight : float, default=0.1
+        Weight of the negative log-likelihood of the observed values, a mean over them.
+    kl_weight : float, default=0.1
+        Weight of the posterior's divergence from a standard normal, per observed value.
+    kl_warmup : float, default=0.2
+        Share of training over which that weight rises from 0.
+    class_weight : dict, "balanced" or None, default=None
+        Factors of the classes in the cross-entropy.
+    time_origin : {"case", "absolute"}, default="case"
+        Whether each series starts at time 0, or times are counted from the earliest in training.
+    optimizer : {"adamw", "adam", "adamax"}, default="adamw"
+        The optimiser.
+    learning_rate : float, default=4e-3
+        Its highest learning rate.
+    weight_decay : float, default=0.01
+        Its weight decay.
+    schedule : {"one-cycle", "exponential", "constant"}, default="one-cycle"
+        How the learning rate goes over training: up and down, down to a hundredth, or not at all.
+    gradient_clip : float or None, default=1.0
+        Largest norm of a gradient.
+    batch_size : int, default=64
+        Series a step.
+    max_epochs : int, default=40
+        Passes over the training series at most.
+    budget : float or None, default=None
+        Seconds of training at most; the schedule is fitted to it. With a budget the result
+        depends on the machine's speed.
+    patience : int or None, default=None
+        Stop after so many epochs without a better validation score.
+    validation_fraction : float, default=0.1
+        Share of the series, or of the groups, held out to pick the best epoch. Fewer than ten
+        series are all learned from, and the last epoch is kept.
+    checkpoint : str, Path or None, default=None
+        File for the state of training, written every half minute and at the end.
+    resume : bool, default=False
+        Continue from the checkpoint if it exists.
+    compile : bool, default=False
+        Have torch compile the invertible networks. That takes a minute at first and makes them up
+        to twice as fast; without a compiler training goes on as without this.
+    device : str, default="cpu"
+        Where to compute: "cpu" or a CUDA device.
+    random_state : int, RandomState instance or None, default=None
+        Seed of everything random; the same seed gives the same result.
+    verbose : int or bool, default=0
+        Log a line an epoch through `logging`: to standard error, unless logging was set up to go
+        elsewhere.
+    callbacks : sequence of Callback or callable, default=None
+        Told how training goes: `EarlyStopping`, `Checkpoint`, `CSVLog`, `TensorBoardLog`, a
+        `latent_morph.Callback` of one's own, or a function `(history, settings)` to call after
+        every epoch. Not saved with the model.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels.
+    model_ : LatentODE
+        The trained network.
+    scaler_ : SeriesScaler
+        Scales learned from the training series.
+    history_ : list of dict
+        One row an epoch: losses, validation score, seconds.
+    best_epoch_ : int
+        The epoch whose weights were kept.
+    n_iter_ : int
+        Epochs run.
+    n_learn_, n_validation_ : int
+        Series learned from and validated on.
+    n_channels_ : int
+        Channels of the series.
+    n_features_in_ : int
+        Columns of a 2-D X, otherwise the channels.
+    fitted_on_table_ : bool
+        Whether X was 2-D: a 2-D X asked about later must then have as many columns.
+    one_label_a_series_ : bool
+        Whether labels came one a series: answers then do too.
 
     Examples
     --------
@@ -72,7 +185,15 @@ class LatentODEPointClassifier(ClassifierBase):
             class_weight=self._class_factors(flat),
         )
 
-    def predict_proba(self, X: Data, times: Data = None) -> Any:  # noqa: ANN401
+    @overload
+    def predict_proba(self, X: Data, times: None = ...) -> np.ndarray | list[np.ndarray]: ...
+
+    @overload
+    def predict_proba(self, X: Data, times: ArrayLike) -> np.ndarray: ...
+
+    def predict_proba(
+        self, X: Data, times: ArrayLike | None = None
+    ) -> np.ndarray | list[np.ndarray]:
         """Class probabilities at each time point, or at any other times.
 
         Parameters
@@ -102,8 +223,28 @@ class LatentODEPointClassifier(ClassifierBase):
             return answers.numpy()
         return [part[:length].numpy() for part, length in zip(answers, batch.lengths, strict=True)]
 
-    def predict(self, X: Data, times: Data = None) -> Any:  # noqa: ANN401
-        """The likeliest label wherever `predict_proba` answers."""
+    @overload
+    def predict(self, X: Data, times: None = ...) -> np.ndarray | list[np.ndarray]: ...
+
+    @overload
+    def predict(self, X: Data, times: ArrayLike) -> np.ndarray: ...
+
+    def predict(self, X: Data, times: ArrayLike | None = None) -> np.ndarray | list[np.ndarray]:
+        """The likeliest label at each time point, or at any other times.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+        times : array-like of shape (Q,) or (n_cases, Q), default=None
+            When to answer; the series' own times by default.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, n_times)
+            Or a list of arrays (T_i,) where lengths differ; or, fitted with one label a series and
+            without `times`, (n_cases,).
+        """
         check_is_fitted(self)
         answers = self.predict_proba(X, times)
         if isinstance(answers, list):
@@ -111,7 +252,17 @@ class LatentODEPointClassifier(ClassifierBase):
         return self.classes_[answers.argmax(-1)]
 
     def score(self, X: Data, y: Data, sample_weight: Data = None) -> float:
-        """Share of time points, or of series if fitted so, whose label is right."""
+        """Share of time points, or of series if fitted so, whose label is right.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+        y : array-like of shape (n_cases, n_times) or (n_cases,), or list of arrays (T_i,)
+            The true labels, as in `fit`.
+        sample_weight : array-like of shape (n_cases,), default=None
+            Factors of the series.
+        """
         check_is_fitted(self)
         if self.one_label_a_series_:
             return float(super().score(X, y, sample_weight))

@@ -31,6 +31,44 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
 
     Parameters
     ----------
+    ode : str or callable, default="morph"
+        The generative ODE: a name from `latent_morph.FLOWS`, or a recipe
+        `(latent_dim, **options) -> Flow`.
+    ode_options : dict, default=None
+        Options of the recipe, for example `{"rtol": 1e-3}` for `"dopri5"`.
+    encoder : {"morph", "gru-ode"}, default="morph"
+        How series are encoded: in closed form, by linear flows with jumps at the observations, or
+        by a GRU update at every observation with any ODE between them. The next three parameters
+        are the former's, the three after them the latter's.
+    encoder_layers : int, default=3
+        Layers of the closed-form encoder.
+    dropout : float, default=0.0
+        Share of each layer's update that is left out in training.
+    pool : int, default=1
+        Observations that are taken in together; for long series 4 is some twice as fast.
+    encoder_ode : str or callable, default="linear"
+        The ODE of the encoder's hidden state between observations.
+    encoder_ode_options : dict, default=None
+        Its options. None gives `"linear"` a fading memory (stable, independent modes).
+    bidirectional : bool, default=True
+        Whether the encoder also sweeps forwards in time; the paper's goes backwards only.
+    latent_dim : int, default=16
+        Dimensions of the latent state.
+    hidden_dim : int, default=64
+        Units of the encoder's state, and of the head where there are classes.
+    decoder_width : int, default=64
+        Hidden units of the decoder.
+    decoder_depth : int, default=1
+        Hidden layers of the decoder; 0 is linear.
+    noise_std : float or "learned", default="learned"
+        Standard deviation of the observation noise, channels being scaled to 1.
+    reconstruction_weight : float, default=1.0
+        Weight of the negative log-likelihood of the observed values, a mean over them.
+    kl_weight : float, default=0.1
+        Weight of the posterior's divergence from a standard normal, per observed value. 1 makes
+        the loss the evidence lower bound, for honest samples; less reconstructs better.
+    kl_warmup : float, default=0.2
+        Share of training over which that weight rises from 0.
     keep : float or None, default=None
         In training, show the encoder a fresh random share of each series' rows every time, and
         hold the reconstruction against all of them: learning to fill in. None shows everything.
@@ -38,14 +76,69 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         In training, where `keep` or `y` make the target more than what is seen, hold the
         reconstruction against about so many random rows of each series at a time: long series
         then cost no more than short ones. None takes all.
+    time_origin : {"case", "absolute"}, default="case"
+        Whether each series starts at time 0, or times are counted from the earliest in training.
+    optimizer : {"adamw", "adam", "adamax"}, default="adamw"
+        The optimiser.
+    learning_rate : float, default=4e-3
+        Its highest learning rate.
+    weight_decay : float, default=1e-4
+        Its weight decay.
+    schedule : {"one-cycle", "exponential", "constant"}, default="one-cycle"
+        How the learning rate goes over training: up and down, down to a hundredth, or not at all.
+    gradient_clip : float or None, default=1.0
+        Largest norm of a gradient.
+    batch_size : int, default=64
+        Series a step.
+    max_epochs : int, default=100
+        Passes over the training series at most.
+    budget : float or None, default=None
+        Seconds of training at most; the schedule is fitted to it. With a budget the result
+        depends on the machine's speed.
+    patience : int or None, default=None
+        Stop after so many epochs without a better validation score.
+    validation_fraction : float, default=0.1
+        Share of the series, or of the groups, held out to pick the best epoch. Fewer than ten
+        series are all learned from, and the last epoch is kept.
+    checkpoint : str, Path or None, default=None
+        File for the state of training, written every half minute and at the end.
+    resume : bool, default=False
+        Continue from the checkpoint if it exists.
+    compile : bool, default=False
+        Have torch compile the invertible networks. That takes a minute at first and makes them up
+        to twice as fast; without a compiler training goes on as without this.
+    device : str, default="cpu"
+        Where to compute: "cpu" or a CUDA device.
+    random_state : int, RandomState instance or None, default=None
+        Seed of everything random; the same seed gives the same result.
+    verbose : int or bool, default=0
+        Log a line an epoch through `logging`: to standard error, unless logging was set up to go
+        elsewhere.
+    callbacks : sequence of Callback or callable, default=None
+        Told how training goes: `EarlyStopping`, `Checkpoint`, `CSVLog`, `TensorBoardLog`, a
+        `latent_morph.Callback` of one's own, or a function `(history, settings)` to call after
+        every epoch. Not saved with the model.
 
-    kl_weight : float, default=0.1
-        Weight of the posterior's divergence from a standard normal, per observed value. 1 makes
-        the loss the evidence lower bound, for honest samples; less reconstructs better.
-
-    The other parameters and the attributes are those of `LatentODEClassifier`, as far as they do
-    not speak of classes, with defaults that differ in `reconstruction_weight` (1), `weight_decay`
-    (1e-4) and `max_epochs` (100).
+    Attributes
+    ----------
+    model_ : LatentODE
+        The trained network.
+    scaler_ : SeriesScaler
+        Scales learned from the training series.
+    history_ : list of dict
+        One row an epoch: losses, validation score, seconds.
+    best_epoch_ : int
+        The epoch whose weights were kept.
+    n_iter_ : int
+        Epochs run.
+    n_learn_, n_validation_ : int
+        Series learned from and validated on.
+    n_channels_ : int
+        Channels of the series.
+    n_features_in_ : int
+        Columns of a 2-D X, otherwise the channels.
+    fitted_on_table_ : bool
+        Whether X was 2-D: a 2-D X asked about later must then have as many columns.
 
     Examples
     --------
@@ -177,17 +270,47 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
     def predict(self, X: Data, times: Data = None) -> np.ndarray:
         """The series decoded from the posterior's mean at its own or any other times.
 
-        See `reconstruct`, which can also give an uncertainty. A 2-D X gets a 2-D answer.
+        See `reconstruct`, which can also give an uncertainty.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+        times : array-like of shape (Q,) or (n_cases, Q), default=None
+            When to decode; the series' own times by default.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, Q, n_channels)
+            In the units of the data; a 2-D X gets a 2-D answer.
         """
         answer = self.reconstruct(X, times, n_samples=0)
         return answer[..., 0] if is_table(X) else answer
 
     def transform(self, X: Data) -> np.ndarray:
-        """The latent start of each series, (n_cases, latent_dim): the posterior's mean."""
+        """The latent start of each series: the posterior's mean.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, latent_dim)
+        """
         return self._latent_start(X)
 
     def score(self, X: Data, y: Data = None) -> float:
-        """Minus the mean squared error over all observed values of `y`, or of X without it."""
+        """Minus the mean squared error of the reconstruction, so that higher is better.
+
+        Parameters
+        ----------
+        X : series
+            What the encoder sees.
+        y : SeriesBatch or list of (times, values), default=None
+            What is to be reconstructed, as in `fit`; X itself by default.
+        """
         check_is_fitted(self)
         batch = self._series(X, reset=False)
         truth = target_series(y)
@@ -219,7 +342,13 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         return tags
 
     def get_feature_names_out(self, input_features: Data = None) -> np.ndarray:
-        """Names of what `transform` gives: z0, z1, ..."""
+        """Names of what `transform` gives: z0, z1, ...
+
+        Parameters
+        ----------
+        input_features : ignored, default=None
+            For pipelines.
+        """
         check_is_fitted(self)
         return np.array([f"z{i}" for i in range(self.latent_dim)], dtype=object)
 

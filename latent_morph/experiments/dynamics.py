@@ -380,9 +380,13 @@ def draw(
         "coordinates": _draw_coordinates(task, problem, estimator),
     }
     if estimator.n_channels_ == 2:
-        pictures["vector_field"] = _draw_field(problem, estimator)
+        pictures["vector_field"] = plots.plot_vector_field(
+            estimator, problem.test_X, names=_names(problem)
+        )
     if run.ode.startswith("morph") and run.ode != "morph-neural":
-        pictures["morphed_grid"] = _draw_morph(problem, estimator)
+        pictures["morphed_grid"] = plots.plot_morphed_grid(
+            estimator, problem.train_X, names=_names(problem)
+        )
     return [plots.save_figure(axes, run.folder / f"{name}.png") for name, axes in pictures.items()]
 
 
@@ -402,13 +406,13 @@ def _new_starts(problem: Problem, n: int = 8) -> np.ndarray:
 
 
 def _draw_portrait(task: DynamicsTask, problem: Problem, estimator: DynamicsRegressor) -> Any:  # noqa: ANN401
-    from latent_morph import portraits
+    from latent_morph import plots
 
     rolled = list(rolled_out(estimator, problem.test_X))
     if task.stable:
         span = float(problem.test_X.times.max())
         rolled += list(estimator.predict(_new_starts(problem), np.linspace(0, span, 300)))
-    return portraits.plot_phase_portrait(
+    return plots.plot_phase_portrait(
         list(problem.test_X.values.numpy()),
         rolled,
         points=[values for _, values in problem.train_X.to_ragged()],
@@ -418,7 +422,7 @@ def _draw_portrait(task: DynamicsTask, problem: Problem, estimator: DynamicsRegr
 
 
 def _draw_coordinates(task: DynamicsTask, problem: Problem, estimator: DynamicsRegressor) -> Any:  # noqa: ANN401
-    from latent_morph import portraits
+    from latent_morph import plots
 
     case = 0
     times = problem.test_X.times[case].numpy()
@@ -429,7 +433,7 @@ def _draw_coordinates(task: DynamicsTask, problem: Problem, estimator: DynamicsR
     if task.log and estimator.ode in ("morph", "morph-real", "morph-stable", "morph-neural"):
         base = estimator.base_trajectory(truth[0], times - times[0])
     start = 1 if task.log else 0  # a logarithm of the start's zeros
-    return portraits.plot_coordinates(
+    return plots.plot_coordinates(
         times[start:],
         estimator.predict(truth[0], times - times[0])[start:],
         truth=(times[start:], truth[start:]),
@@ -437,51 +441,4 @@ def _draw_coordinates(task: DynamicsTask, problem: Problem, estimator: DynamicsR
         names=_names(problem),
         log=task.log,
         base=None if base is None else base[start:],
-    )
-
-
-def _draw_field(problem: Problem, estimator: DynamicsRegressor) -> Any:  # noqa: ANN401
-    from latent_morph import portraits
-
-    seen = problem.train_X.values[problem.train_X.observed].numpy()
-    low, high = seen.min(0), seen.max(0)
-    room = 0.15 * (high - low)
-    across, up = (np.linspace(low[c] - room[c], high[c] + room[c], 30) for c in (0, 1))
-    lattice = np.stack(np.meshgrid(across, up), -1)
-    return portraits.plot_field(
-        lattice,
-        estimator.vector_field(lattice),
-        truth=list(problem.test_X.values.numpy()),
-        rolled=list(rolled_out(estimator, problem.test_X)),
-        names=_names(problem),
-        goal=estimator.equilibrium_,
-    )
-
-
-def _draw_morph(problem: Problem, estimator: DynamicsRegressor) -> Any:  # noqa: ANN401
-    """The plane in which the base ODE moves most, and where the network takes it."""
-    from latent_morph import portraits
-
-    starts = problem.train_X.values[:, 0].numpy()
-    span = float((problem.train_X.times[:, -1] - problem.train_X.times[:, 0]).max())
-    times = np.linspace(0, span, 200)
-    base = estimator.base_trajectory(starts, times)
-    middle = base.mean((0, 1))
-    _, _, directions = np.linalg.svd((base - middle).reshape(-1, base.shape[-1]))
-    plane = directions[:2]
-    flat = (base - middle) @ plane.T
-    low, high = flat.min((0, 1)), flat.max((0, 1))
-    lines = []
-    for value in np.linspace(0, 1, 13):
-        for axis in (0, 1):
-            line = np.empty((80, 2))
-            line[:, axis] = np.linspace(low[axis], high[axis], 80)
-            line[:, 1 - axis] = low[1 - axis] + value * (high - low)[1 - axis]
-            lines.append(line)
-    return portraits.plot_morph(
-        list(flat),
-        lines,
-        list(estimator.predict(starts, times)),
-        [estimator.morph(middle + line @ plane) for line in lines],
-        names=_names(problem),
     )

@@ -34,10 +34,12 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
+        """Where the state of training is kept."""
         return self.folder / "checkpoint.pt"
 
     @property
     def model(self) -> Path:
+        """Where the fitted estimator goes."""
         return self.folder / "model.safetensors"
 
     def finished(self) -> dict[str, Any] | None:

@@ -1,8 +1,4 @@
-"""Figures of learned ODEs: phase portraits, coordinates over time, fields and morphed grids.
-
-As in `latent_morph.plots`, each function draws into a figure of its own that pyplot never hears of
-and returns its axes; `plots.save_figure` writes them.
-"""
+"""Figures of learned ODEs: phase portraits, coordinates over time, fields and morphed grids."""
 
 from __future__ import annotations
 
@@ -12,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from latent_morph import plots
+from latent_morph.plots.figures import (
+    CLASS_COLOURS,
+    INK,
+    TEXT,
+    legend_style,
+    new_figure,
+    style_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # The paper's colours: blue for what was there, red for what the model says.
-_TRUTH, _ROLLED, _BASE = "#4477AA", "#EE6677", "#228833"
+_TRUTH, _ROLLED, _BASE = CLASS_COLOURS[:3]
 _GRID = "#B8C4D6"
 
 
@@ -42,7 +45,7 @@ def plot_phase_portrait(
         goal: (C,) a point to mark.
     """
     dim = _dimensions([*truth, *rolled, *points])
-    figure = plots._figure(5.2, 4.8 if dim == 3 else 4.2)
+    figure = new_figure(5.2, 4.8 if dim == 3 else 4.2)
     ax = figure.add_subplot(projection="3d" if dim == 3 else None)
     for k, dots in enumerate(points):
         ax.plot(
@@ -56,8 +59,8 @@ def plot_phase_portrait(
         )
     _draw_paths(ax, truth, rolled, goal, dim)
     _label_axes(ax, names, dim)
-    ax.set_title(title, fontsize=9.5, loc="left")
-    figure.legend(loc="outside upper right", ncols=4, **plots._legend_style())
+    ax.set_title(title, fontsize=TEXT, loc="left")
+    figure.legend(loc="outside upper right", ncols=4, **legend_style())
     return ax
 
 
@@ -87,7 +90,7 @@ def plot_coordinates(
     """
     clock, path = np.asarray(times, dtype=float), np.asarray(rolled, dtype=float)
     n_panels = path.shape[1] + (base is not None)
-    figure = plots._figure(3.0 * n_panels, 2.9)
+    figure = new_figure(3.0 * n_panels, 2.9)
     axes = figure.subplots(1, n_panels, squeeze=False)[0]
     shown = np.abs if log else np.asarray
     for c in range(path.shape[1]):
@@ -104,26 +107,24 @@ def plot_coordinates(
                 linestyle="",
                 marker=".",
                 markersize=3,
-                color="#222222",
+                color=INK,
                 label="data",
             )
-        plots._style(ax)
+        style_axes(ax)
         if log:
             ax.set_yscale("log")
-        ax.set_xlabel("time", fontsize=9.5)
-        ax.set_title(names[c], fontsize=9.5, loc="left")
+        ax.set_xlabel("time", fontsize=TEXT)
+        ax.set_title(names[c], fontsize=TEXT, loc="left")
     handles, labels = axes[0].get_legend_handles_labels()
     if base is not None:
         inner = np.asarray(base, dtype=float)
         ax = axes[-1]
         for d in range(inner.shape[1]):
             ax.plot(clock, inner[:, d], color=_BASE, lw=1.0, alpha=0.4 + 0.6 / (d + 1))
-        plots._style(ax)
-        ax.set_xlabel("time", fontsize=9.5)
-        ax.set_title("base ODE, linear scale", fontsize=9.5, loc="left")
-    figure.legend(
-        handles, labels, loc="outside upper right", ncols=len(labels), **plots._legend_style()
-    )
+        style_axes(ax)
+        ax.set_xlabel("time", fontsize=TEXT)
+        ax.set_title("base ODE, linear scale", fontsize=TEXT, loc="left")
+    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), **legend_style())
     return axes
 
 
@@ -147,7 +148,7 @@ def plot_morph(
     Returns:
         The axes, shape (2,).
     """
-    figure = plots._figure(8.4, 4.0)
+    figure = new_figure(8.4, 4.0)
     axes = figure.subplots(1, 2)
     for ax, lines, curves, title in (
         (axes[0], base_grid, base_paths, "base ODE"),
@@ -157,12 +158,12 @@ def plot_morph(
             ax.plot(*np.asarray(line)[:, :2].T, color=_GRID, lw=0.7)
         for curve in curves:
             ax.plot(*np.asarray(curve)[:, :2].T, color=_ROLLED, lw=1.2)
-        plots._style(ax)
+        style_axes(ax)
         ax.grid(False)
-        ax.set_title(title, fontsize=9.5, loc="left")
+        ax.set_title(title, fontsize=TEXT, loc="left")
         _frame(ax, curves, lines)
-    axes[1].set_xlabel(names[0], fontsize=9.5)
-    axes[1].set_ylabel(names[1], fontsize=9.5)
+    axes[1].set_xlabel(names[0], fontsize=TEXT)
+    axes[1].set_ylabel(names[1], fontsize=TEXT)
     return axes
 
 
@@ -174,6 +175,7 @@ def plot_field(
     rolled: Sequence[ArrayLike] = (),
     names: Sequence[str] = ("x", "y"),
     goal: ArrayLike | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draws a vector field on a lattice of the plane as streamlines, with trajectories over it.
 
@@ -184,6 +186,7 @@ def plot_field(
         rolled: Roll-outs, each (T', C).
         names: Labels of the axes.
         goal: (C,) a point to mark.
+        ax: Where to draw; by default a figure of its own.
     """
     where, speed = np.asarray(states, dtype=float), np.asarray(velocity, dtype=float)
     if where.ndim != 3 or where.shape != speed.shape:
@@ -191,7 +194,8 @@ def plot_field(
             f"states and velocity must have one shape (H, W, C), got {where.shape} and "
             f"{speed.shape}"
         )
-    ax = plots._figure(5.4, 4.6).subplots()
+    if ax is None:
+        ax = new_figure(5.4, 4.6).subplots()
     ax.streamplot(
         where[0, :, 0],
         where[:, 0, 1],
@@ -203,13 +207,13 @@ def plot_field(
         density=1.3,
     )
     _draw_paths(ax, truth, rolled, goal, 2)
-    plots._style(ax)
+    style_axes(ax)
     ax.grid(False)
     ax.set_xlim(where[..., 0].min(), where[..., 0].max())
     ax.set_ylim(where[..., 1].min(), where[..., 1].max())
-    ax.set_xlabel(names[0], fontsize=9.5)
-    ax.set_ylabel(names[1], fontsize=9.5)
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, **plots._legend_style())
+    ax.set_xlabel(names[0], fontsize=TEXT)
+    ax.set_ylabel(names[1], fontsize=TEXT)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, **legend_style())
     return ax
 
 
@@ -223,15 +227,15 @@ def _dimensions(paths: Sequence[ArrayLike]) -> int:
 
 
 def _label_axes(ax: Any, names: Sequence[str], dim: int) -> None:  # noqa: ANN401
-    ax.set_xlabel(names[0], fontsize=9.5)
-    ax.set_ylabel(names[1], fontsize=9.5)
+    ax.set_xlabel(names[0], fontsize=TEXT)
+    ax.set_ylabel(names[1], fontsize=TEXT)
     if dim == 3:
-        ax.set_zlabel(names[2], fontsize=9.5)
+        ax.set_zlabel(names[2], fontsize=TEXT)
         ax.tick_params(labelsize=7.5)
         for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
             axis.pane.set_alpha(0.15)
     else:
-        plots._style(ax)
+        style_axes(ax)
         ax.set_aspect("equal", adjustable="datalim")
 
 
@@ -270,6 +274,6 @@ def _draw_paths(
             linestyle="",
             marker="*",
             markersize=11,
-            color="#222222",
+            color=INK,
             label="goal",
         )
