@@ -1,6 +1,5 @@
 """Invertible networks from FrEIA's coupling blocks; the only file that imports FrEIA."""
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, final
@@ -151,17 +150,17 @@ def _coefficients(
     return scale, shift
 
 
-# A block scales by exp(clamp * _soft_clamp(u)), which is exp(-clamp) exp(2 clamp sigmoid(u)):
-# the constant rides along with the product.
-
-
 def _stretched(block: Any, x: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
-    stretch = (2 * block.clamp * u.sigmoid()).exp()
-    return torch.addcmul(shift, x, stretch, value=math.exp(-block.clamp))
+    return torch.addcmul(shift, x, _log_scale(block, u).exp())
 
 
 def _unstretched(block: Any, y: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
-    return (y - shift) * (-block.clamp * _soft_clamp(u)).exp()
+    return (y - shift) * (-_log_scale(block, u)).exp()
+
+
+def _log_scale(block: Any, u: Tensor) -> Tensor:  # noqa: ANN401
+    """clamp * _soft_clamp(u), in one step less."""
+    return (u.sigmoid() - 0.5) * (2 * block.clamp)
 
 
 def _on_columns(network: nn.Sequential, x: Tensor) -> Tensor:
