@@ -25,6 +25,7 @@ MODULES: dict[str, list[str] | None] = {
     "latent_morph.decoders": ["Decoder", "PointHead", "SeriesHead"],
     "latent_morph.models": ["LatentODE", "LatentOutput"],
     "latent_morph.scaling": ["SeriesScaler"],
+    "latent_morph.export": ["series_inputs"],
     "latent_morph.diagnostics": ["Timing", "interleaved", "time_parts", "evaluations_in"],
 }
 # Headings of sections in either style of docstring, and what follows them.

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help=f"some of {', '.join(FLOWS)}",
     )
-    parser.add_argument("--max-epochs", type=int, default=10)
+    parser.add_argument("--max-epochs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the picture")
     arguments = parser.parse_args(argv)
@@ -36,7 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for ode in arguments.odes:
         begin = time.perf_counter()
         model = LatentODEReconstructor(
-            ode=ode, max_epochs=arguments.max_epochs, random_state=arguments.seed
+            ode=ode,
+            max_epochs=arguments.max_epochs,
+            batch_size=16,
+            random_state=arguments.seed,
         )
         models[ode] = model.fit(waves.data[:60], waves.target[:60])
         scores[ode] = -model.score(waves.data[60:], waves.target[60:])
