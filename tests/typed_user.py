@@ -36,7 +36,7 @@ def main() -> None:
     assert_type(batch, SeriesBatch)
     assert_type(batch[0], SeriesBatch)
     assert_type(as_series(np.zeros((2, 3))), SeriesBatch)
-    pairs: list[tuple[np.ndarray, np.ndarray]] = batch.to_ragged()
+    assert_type(batch.to_ragged(), list[tuple[np.ndarray, np.ndarray]])
 
     classifier = LatentODEClassifier(ode="morph", ode_options={"seed": 0}, patience=5)
     assert_type(classifier.fit(batch, ["ill", "well"]), LatentODEClassifier)
