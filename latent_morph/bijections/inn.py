@@ -106,21 +106,19 @@ class CouplingINN(Bijection):
         return torch.cat(done, dim=1).view(x.shape)
 
     def _columns_forward(self, x: Tensor) -> Tensor:
-        one = x.new_ones(1, x.shape[1])
         for block, order in zip(self.blocks, self.enter, strict=True):
             first, second = _halves(block, x.index_select(0, order))
-            first = _stretched(block, first, *_coefficients(block, 2, second, one))
-            second = _stretched(block, second, *_coefficients(block, 1, first, one))
+            first = _stretched(block, first, *_coefficients(block, 2, second))
+            second = _stretched(block, second, *_coefficients(block, 1, first))
             x = torch.cat([first, second])
         return x.index_select(0, self.leave)
 
     def _columns_inverse(self, y: Tensor) -> Tensor:
-        one = y.new_ones(1, y.shape[1])
         y = y.index_copy(0, self.leave, y)
         for block, order in zip(reversed(list(self.blocks)), self.enter.flip(0), strict=True):
             first, second = _halves(block, y)
-            second = _unstretched(block, second, *_coefficients(block, 1, first, one))
-            first = _unstretched(block, first, *_coefficients(block, 2, second, one))
+            second = _unstretched(block, second, *_coefficients(block, 1, first))
+            first = _unstretched(block, first, *_coefficients(block, 2, second))
             y = y.index_copy(0, order, torch.cat([first, second]))
         return y
 
@@ -134,45 +132,32 @@ def _halves(block: Any, x: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
     return x.split([block.split_len1, block.split_len2])
 
 
-def _coefficients(
-    block: Any,  # noqa: ANN401
-    side: int,
-    passive: Tensor,
-    one: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _coefficients(block: Any, side: int, passive: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
     """What scales and what shifts one half, computed from the other by the subnets of `side`."""
-    known = torch.cat([passive, one])
     if hasattr(block, "subnet1"):
-        scale, shift = _on_columns(getattr(block, f"subnet{side}"), known).chunk(2)
+        scale, shift = _on_columns(getattr(block, f"subnet{side}"), passive).chunk(2)
     else:
-        scale = _on_columns(getattr(block, f"subnet_s{side}"), known)
-        shift = _on_columns(getattr(block, f"subnet_t{side}"), known)
+        scale = _on_columns(getattr(block, f"subnet_s{side}"), passive)
+        shift = _on_columns(getattr(block, f"subnet_t{side}"), passive)
     return scale, shift
 
 
 def _stretched(block: Any, x: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
-    return torch.addcmul(shift, x, _log_scale(block, u).exp())
+    return torch.addcmul(shift, x, _scale(u, block.clamp))
 
 
 def _unstretched(block: Any, y: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
-    return (y - shift) * (-_log_scale(block, u)).exp()
+    return (y - shift) * _scale(u, -block.clamp)
 
 
-def _log_scale(block: Any, u: Tensor) -> Tensor:  # noqa: ANN401
-    """clamp * _soft_clamp(u), in one step less."""
-    return (u.sigmoid() - 0.5) * (2 * block.clamp)
+def _scale(u: Tensor, clamp: float) -> Tensor:
+    """exp(clamp * _soft_clamp(u)), in one step less."""
+    return ((u.sigmoid() - 0.5) * (2 * clamp)).exp()
 
 
 def _on_columns(network: nn.Sequential, x: Tensor) -> Tensor:
-    """An `mlp` on points as columns with a row of ones below: (n_in + 1, M) to (n_out, M).
-
-    The ones carry the first layer's bias, the one that is added to many rows: to add it by itself
-    would write these rows once more.
-    """
-    first, *others = network
-    assert isinstance(first, nn.Linear)
-    x = torch.cat([first.weight, first.bias.unsqueeze(1)], dim=1) @ x
-    for layer in others:
+    """An `mlp` on points as columns: (n_in, M) to (n_out, M)."""
+    for layer in network:
         if isinstance(layer, nn.Linear):
             x = torch.addmm(layer.bias.unsqueeze(1), layer.weight, x)
         else:

@@ -1,6 +1,7 @@
 """The seam: everything that moves a latent state through time implements `Flow`."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import final
 
@@ -113,10 +114,11 @@ def elapsed_times(z0: Tensor, times: Tensor, t0: float | Tensor) -> Tensor:
         if t0.is_complex():
             raise TypeError(f"t0 must be real, got dtype {t0.dtype}")
         _check_broadcast("t0", t0.shape, t0.shape, batch)
-        start = t0 if t0.ndim == 0 else t0.unsqueeze(-1)
+        start = check_finite("t0", t0 if t0.ndim == 0 else t0.unsqueeze(-1))
     else:
         start = torch.as_tensor(t0, dtype=torch.float64)
-    check_finite("t0", start)
+        if not math.isfinite(t0):
+            check_finite("t0", start)  # to say so in the same words
     return (times.detach() - start.detach()).to(z0)
 
 

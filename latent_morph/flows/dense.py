@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
 
-# Degrees of the polynomials that are tried on a panel. Nodes of one are among those of the next.
-DEGREES = (16, 32)
-# Interpolation is tried where there are this many times as many times as nodes at first.
-_PAYS = 4
+DEGREE = 32  # of the polynomial on a panel
+# Interpolation is tried where there are this many times as many times as nodes.
+_PAYS = 3
 _PIECE = 2**18  # entries of the basis at a time: what is computed then stays in the cache
 
 Curve = Callable[[Tensor, Tensor], Tensor]
@@ -22,9 +22,9 @@ def dense_curve(
 
     The span of the times is cut into panels with Chebyshev nodes in each. Series whose last
     coefficients in every panel are small, which bounds what the polynomials leave out, are read
-    off. The others get polynomials of twice the degree, which need only the nodes in between, and
-    at last more panels, until there would be nearly as many nodes as times, and the curve itself
-    is evaluated. Series do not see each other: each gets the degree it needs.
+    off. The others get four times as many panels, until there would be nearly as many nodes as
+    times, and the curve itself is evaluated. Series do not see each other: each gets the panels it
+    needs.
 
     Args:
         curve: Starts (N, D) and times (T,) or (N, T) to states (N, T, D), smooth in time.
@@ -34,15 +34,20 @@ def dense_curve(
         panels: How many to try first.
     """
     n_times = times.shape[-1]
-    if n_times < _PAYS * panels * (DEGREES[0] + 1):
+    if n_times < _PAYS * panels * (DEGREE + 1):
         return curve(start, times)
-    samples = _Samples(curve, start, times, panels)
-    good = samples.resolved(tolerance)
-    while not good.all() and samples.degree < DEGREES[-1] and samples.n_nodes < n_times / 2:
-        samples.double(~good)
-        good |= samples.resolved(tolerance)
+    nodes, transform = _chebyshev(DEGREE)
+    transform = transform.to(times)
+    first = times.amin(-1, keepdim=True)
+    span = times.amax(-1, keepdim=True) - first
+    edges = torch.arange(panels, dtype=nodes.dtype).unsqueeze(1)
+    share = ((edges + (nodes + 1) / 2) / panels).flatten().to(times)
+    values = curve(start, first + span * share).unflatten(1, (panels, DEGREE + 1))
+    place = (times - first) / span.clamp(min=torch.finfo(times.dtype).tiny) * panels
+    read = _read_shared if times.ndim == 1 else _read_ragged
+    good = _resolved(transform, values.detach(), tolerance)
     if good.all():
-        return samples.read()
+        return read(transform, values, place)
     rest = ~good
     finer = dense_curve(
         curve,
@@ -54,63 +59,16 @@ def dense_curve(
     if rest.all():
         return finer
     states = start.new_empty(len(start), n_times, start.shape[-1])
-    states[good], states[rest] = samples.read(good), finer
+    states[good] = read(transform, values[good], place if times.ndim == 1 else place[good])
+    states[rest] = finer
     return states
 
 
-class _Samples:
-    """Values of the curve at the nodes of every panel, (N, P, degree + 1, D)."""
-
-    def __init__(self, curve: Curve, start: Tensor, times: Tensor, panels: int) -> None:
-        self.curve, self.start, self.times, self.panels = curve, start, times, panels
-        self.first = times.amin(-1, keepdim=True)
-        self.span = times.amax(-1, keepdim=True) - self.first
-        self.degree = DEGREES[0]
-        self.values = self._at(_nodes(self.degree), start, self.first, self.span)
-
-    @property
-    def n_nodes(self) -> int:
-        return self.panels * (self.degree + 1)
-
-    def _at(self, nodes: Tensor, start: Tensor, first: Tensor, span: Tensor) -> Tensor:
-        """The curve at `nodes` (K,) from -1 to 1 of each panel: (N, P, K, D)."""
-        edges = torch.arange(self.panels, dtype=nodes.dtype).unsqueeze(1)
-        share = ((edges + (nodes + 1) / 2) / self.panels).flatten().to(self.times)
-        states = self.curve(start, first + span * share)
-        return states.unflatten(1, (self.panels, len(nodes)))
-
-    def resolved(self, tolerance: float) -> Tensor:
-        """(N,) which series' polynomials leave out no more than `tolerance`."""
-        return _resolved(
-            _cosine_transform(self.degree).to(self.times), self.values.detach(), tolerance
-        )
-
-    def double(self, which: Tensor) -> None:
-        """Twice the degree: the series `which` are evaluated in between, the others read off."""
-        nodes = _nodes(2 * self.degree)[1::2]
-        if self.times.ndim == 1 or which.all():
-            where = self.first, self.span
-        else:
-            where = self.first[which], self.span[which]
-        if which.all():
-            between = self._at(nodes, self.start, *where)
-        else:
-            weights = _basis(nodes, self.degree + 1) @ _cosine_transform(self.degree)
-            between = weights.to(self.values) @ self.values
-            between[which] = self._at(nodes, self.start[which], *where)
-        pairs = torch.stack([self.values[:, :, :-1], between], dim=3)
-        self.values = torch.cat([pairs.flatten(2, 3), self.values[:, :, -1:]], dim=2)
-        self.degree *= 2
-
-    def read(self, which: Tensor | None = None) -> Tensor:
-        """(N, T, D) at all times, for all series or those `which`."""
-        transform = _cosine_transform(self.degree).to(self.times)
-        span = self.span.clamp(min=torch.finfo(self.times.dtype).tiny)
-        place = (self.times - self.first) / span * self.panels
-        values = self.values if which is None else self.values[which]
-        if place.ndim == 1:
-            return _read_shared(transform, values, place)
-        return _read_ragged(transform, values, place if which is None else place[which])
+@cache
+def _chebyshev(degree: int) -> tuple[Tensor, Tensor]:
+    """Nodes from -1 to 1 (degree + 1,), and the matrix from values there to coefficients."""
+    with torch.inference_mode(mode=False):  # kept for calls that record gradients, too
+        return _nodes(degree), _cosine_transform(degree)
 
 
 def _nodes(degree: int) -> Tensor:

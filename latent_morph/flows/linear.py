@@ -88,20 +88,22 @@ class LinearFlow(Flow):
 
         Laid out as all first halves of the pairs, all second halves, then the real modes.
         """
-        return self._to_modes(z.movedim(-1, 0)).movedim(0, -1)
+        return self._to_modes(z.movedim(-1, 0), self._upper()).movedim(0, -1)
 
     def from_modes(self, modes: Tensor) -> Tensor:
         """R w: back from modal coordinates, (..., D)."""
-        return self._from_modes(modes.movedim(-1, 0)).movedim(0, -1)
+        return self._from_modes(modes.movedim(-1, 0), self._upper()).movedim(0, -1)
 
     def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
         """See `Flow.stepper`: exponentials and rotations of all gaps are computed together."""
         factors = self._exponentials(gaps.detach().to(self.rate_parameter))
         steps = list(zip(*(factor.unbind(1) for factor in factors), strict=True))
 
+        upper = self._upper()
+
         def step(k: int, z: Tensor) -> Tensor:
-            modes = self._to_modes(z.movedim(-1, 0))
-            return self._from_modes(self._evolved(modes, *steps[k])).movedim(0, -1)
+            modes = self._to_modes(z.movedim(-1, 0), upper)
+            return self._from_modes(self._evolved(modes, *steps[k]), upper).movedim(0, -1)
 
         return step
 
@@ -115,16 +117,20 @@ class LinearFlow(Flow):
         Returns:
             (D, T, N) for shared times, (D, N, T) for times of each series.
         """
-        modes = self._to_modes(z0.mT)
+        upper = self._upper()
+        modes = self._to_modes(z0.mT, upper)
         shared = elapsed.ndim == 1
         return self._at(
-            modes.unsqueeze(1 if shared else 2), elapsed.unsqueeze(1) if shared else elapsed
+            modes.unsqueeze(1 if shared else 2),
+            elapsed.unsqueeze(1) if shared else elapsed,
+            upper,
         )
 
     def coordinates_from(self, z0: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
         """For `at_pairs`: chosen series (M,) at chosen times (M,), to (D, M); z0 (N, D)."""
-        modes = self._to_modes(z0.mT)
-        return lambda series, times: self._at(modes.index_select(1, series), times)
+        upper = self._upper()
+        modes = self._to_modes(z0.mT, upper)
+        return lambda series, times: self._at(modes.index_select(1, series), times, upper)
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
         return as_trajectory(self.coordinates(*flattened(z0, elapsed)), z0, elapsed)
@@ -135,27 +141,28 @@ class LinearFlow(Flow):
     # Inside, coordinates are the first axis: halves of pairs are then whole blocks of memory,
     # and a change of coordinates is one product with all points as columns.
 
-    def _at(self, modes: Tensor, elapsed: Tensor) -> Tensor:
+    def _at(self, modes: Tensor, elapsed: Tensor, upper: Tensor | None) -> Tensor:
         """Modes (D, ...) after `elapsed` (...), which broadcast, in coordinates (D, ...)."""
-        return self._from_modes(self._evolved(modes, *self._exponentials(elapsed)))
+        return self._from_modes(self._evolved(modes, *self._exponentials(elapsed)), upper)
 
-    def _to_modes(self, z: Tensor) -> Tensor:
-        if self.eigenvectors == "identity":
+    def _to_modes(self, z: Tensor, upper: Tensor | None) -> Tensor:
+        if upper is None:
             return z
         columns = torch.linalg.solve_triangular(
             self.lower, z.reshape(len(z), -1), upper=False, unitriangular=True
         )
-        return torch.linalg.solve_triangular(self._upper(), columns, upper=True).view(z.shape)
+        return torch.linalg.solve_triangular(upper, columns, upper=True).view(z.shape)
 
-    def _from_modes(self, modes: Tensor) -> Tensor:
-        if self.eigenvectors == "identity":
+    def _from_modes(self, modes: Tensor, upper: Tensor | None) -> Tensor:
+        if upper is None:
             return modes
-        upper = self._upper()
         vectors = torch.addmm(upper, self.lower.tril(-1), upper)  # L has ones on its diagonal
         return torch.mm(vectors, modes.reshape(len(modes), -1)).view(modes.shape)
 
-    def _upper(self) -> Tensor:
-        """U: what is above the diagonal, and the exponential of what is on it."""
+    def _upper(self) -> Tensor | None:
+        """U: what is above the diagonal, and the exponential of what is on it; None for R = 1."""
+        if self.eigenvectors == "identity":
+            return None
         return torch.diagonal_scatter(self.upper.triu(1), self.upper.diagonal().exp())
 
     def _exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,8 +184,8 @@ class LinearFlow(Flow):
         return torch.cat(turned)
 
     def _velocity(self, z: Tensor) -> Tensor:
-        columns = z.movedim(-1, 0)
-        first, second, single = self._split(self._to_modes(columns))
+        upper = self._upper()
+        first, second, single = self._split(self._to_modes(z.movedim(-1, 0), upper))
         ones = [1] * (z.ndim - 1)
         rates, turns = self.rates.view(-1, *ones), self.frequencies.view(-1, *ones)
         pair_rates, single_rates = rates.split([self.n_pairs, len(single)])
@@ -189,7 +196,7 @@ class LinearFlow(Flow):
                 single_rates * single,
             ]
         )
-        return self._from_modes(modes).movedim(0, -1)
+        return self._from_modes(modes, upper).movedim(0, -1)
 
     def _split(self, modes: Tensor) -> tuple[Tensor, ...]:
         n = self.n_pairs
