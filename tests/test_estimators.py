@@ -77,7 +77,7 @@ def points():
 
 @pytest.fixture(scope="module")
 def reconstructor():
-    return LatentODEReconstructor(max_epochs=40, keep=0.6, noise_std=0.1, **SMALL).fit(decays(80))
+    return LatentODEReconstructor(max_epochs=40, keep=0.6, noise_std=0.1, **SMALL).fit(decays(160))
 
 
 # Learning
