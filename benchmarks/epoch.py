@@ -45,7 +45,12 @@ def run(*, short: bool) -> list[Row]:
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in stages}
     for _ in range(repeats):
         for name, stage in stages.items():
-            taken[name].append(stage.step() | {"prediction": stage.predict()})
+            # An epoch is steps of one model in a row: the first of a turn finds the caches of the
+            # last candidate, and is not counted.
+            stage.step()
+            step = stage.step()
+            stage.predict()
+            taken[name].append(step | {"prediction": stage.predict()})
     reference = _total(taken["morph"]).mean() * stages["morph"].n_batches
     rows: list[Row] = []
     for name, stage in stages.items():

@@ -22,7 +22,7 @@ def dense_curve(
 
     The span of the times is cut into panels with Chebyshev nodes in each. Series whose last
     coefficients in every panel are small, which bounds what the polynomials leave out, are read
-    off. The others get four times as many panels, until there would be nearly as many nodes as
+    off. The others get twice as many panels, until there would be nearly as many nodes as
     times, and the curve itself is evaluated. Series do not see each other: each gets the panels it
     needs.
 
@@ -54,12 +54,11 @@ def dense_curve(
         start[rest],
         times if times.ndim == 1 else times[rest],
         tolerance=tolerance,
-        panels=4 * panels,
+        panels=2 * panels,
     )
     if rest.all():
         return finer
-    states = start.new_empty(len(start), n_times, start.shape[-1])
-    states[good] = read(transform, values[good], place if times.ndim == 1 else place[good])
+    states = read(transform, values, place)  # to pick the good ones out first would cost a copy
     states[rest] = finer
     return states
 

@@ -78,7 +78,8 @@ class MorphFlow(Flow):
             starts,
             times,
             tolerance=self.dense_output,
-            panels=1 + int(self.base.fastest() * span / math.pi),  # at most half a turn in each
+            panels=1
+            + int(1.5 * self.base.fastest() * span / math.pi),  # a third of a turn in each
         )
         return dense.reshape(*z0.shape[:-1], *dense.shape[1:])
 
