@@ -29,6 +29,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "paper: gru-ode + morph": {"preset": "paper", "ode": "morph"},
     "paper: gru-ode + dopri5": {"preset": "paper", "ode": "dopri5"},
 }
+IN_A_ROW = 4
 PARTS = ("encoder", "integration", "decoder_and_loss", "backward", "optimiser")
 
 
@@ -40,17 +41,11 @@ def run(*, short: bool) -> list[Row]:
         name: _Stage(spec, data.train_X, data.train_y, warmup) for name, spec in CANDIDATES.items()
     }
     for stage in stages.values():
-        stage.step()
-        stage.predict()
+        stage.turn()
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in stages}
     for _ in range(repeats):
         for name, stage in stages.items():
-            # An epoch is steps of one model in a row: the first of a turn finds the caches of the
-            # last candidate, and is not counted.
-            stage.step()
-            step = stage.step()
-            stage.predict()
-            taken[name].append(step | {"prediction": stage.predict()})
+            taken[name] += stage.turn()
     reference = _total(taken["morph"]).mean() * stages["morph"].n_batches
     rows: list[Row] = []
     for name, stage in stages.items():
@@ -103,6 +98,16 @@ class _Stage:
         codes = np.searchsorted(estimator.classes_, y[: self.batch_size])
         self.labels = torch.from_numpy(codes)
         self.optimiser = OPTIMIZERS["adamw"](self.model.parameters(), lr=1e-5, fused=True)
+
+    def turn(self) -> list[dict[str, float]]:
+        """Some steps and predictions in a row, as in an epoch.
+
+        The first of a turn finds the caches that another candidate left, and is not counted.
+        """
+        self.step()
+        steps = [self.step() for _ in range(IN_A_ROW)]
+        self.predict()
+        return [step | {"prediction": self.predict()} for step in steps]
 
     def step(self) -> dict[str, float]:
         """One step of training, part by part, in seconds."""
