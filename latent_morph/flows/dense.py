@@ -88,10 +88,10 @@ def _resolved(transform: Tensor, values: Tensor, tolerance: float) -> Tensor:
     """(N,) whether what lies beyond the last coefficients of values (N, P, K, D) is negligible.
 
     Coefficients of a smooth curve fall geometrically: how fast is seen in the last two quarters,
-    and what follows sums to a geometric series; four times that, a fall of at most one half being
-    believed, was enough in all of the tests. A sharp bend
-    falls slowly, and a long tail of small coefficients is a large error. What has reached the
-    rounding errors falls no further and is done.
+    and what follows sums to a geometric series; four times that, with a fall of no more than one
+    half believed, was enough in all of the tests. A sharp bend falls slowly, and a long tail of
+    small coefficients is a large error. What has reached the rounding errors falls no further and
+    is done.
     """
     quarter = len(transform) // 4
     ending = transform[-2 * quarter :] @ values.movedim(2, 0).flatten(1)
