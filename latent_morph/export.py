@@ -526,8 +526,8 @@ class _Reconstructor(nn.Module):
             emission = self.decoder(self.flow(draws, query.to(z0).unsqueeze(1)))
             # No operation may be called what an output is: sums instead of means.
             mean = emission.mean.sum(1) / len(self.noise)
-            square = emission.mean.square().sum(1) / len(self.noise)
-            variance = (square - mean.square()).clamp(min=0)
+            off = emission.mean - mean.unsqueeze(1)
+            variance = off.square().sum(1) / len(self.noise)
             std = (variance + emission.std.square()).sqrt()
         return self.scales.in_units(mean.double()), std.double() * self.scales.scale
 

@@ -485,15 +485,16 @@ class LatentODEBase(FittedFiles):
             if n_samples == 0:
                 emission = model.decoder(model.flow(encoding.mean, query))
                 return emission.mean, emission.std.expand_as(emission.mean)
-            total = square = torch.zeros(())
-            for draw in self._draws(n_samples):
+            mean = spread = torch.zeros(())
+            # Deviations from the mean so far, summed: a difference of mean squares would leave
+            # little but rounding of a small variance.
+            for count, draw in enumerate(self._draws(n_samples), start=1):
                 z0 = encoding.mean + encoding.std * draw
                 emission = model.decoder(model.flow(z0, query))
-                total = total + emission.mean
-                square = square + emission.mean.square()
-            mean = total / n_samples
-            variance = (square / n_samples - mean.square()).clamp(min=0)
-            return mean, (variance + emission.std.square()).sqrt()
+                off = emission.mean - mean
+                mean = mean + off / count
+                spread = spread + off * (emission.mean - mean)
+            return mean, (spread / n_samples + emission.std.square()).sqrt()
 
     def _draws(self, n_samples: int) -> Tensor:
         """(n_samples, D) of noise, the same for every case: a place in a batch is no matter."""
