@@ -36,6 +36,22 @@ def test_same_answers_and_gradients():
         torch.testing.assert_close(again(z, times), plain(z, times), atol=1e-5, rtol=1e-5)
 
 
+def test_trajectories_go_through_what_was_compiled():
+    """A compiled module that is asked through another method is not compiled at all."""
+    model, calls = flow(), []
+    compiled = model.warp.forward
+
+    def recording(*args, **kwargs):
+        calls.append(args)
+        return compiled(*args, **kwargs)
+
+    z, times = torch.randn(5, 3), torch.linspace(0, 1, 7)
+    plain = model(z, times)
+    model.warp._compiled_call_impl = recording
+    torch.testing.assert_close(model(z, times), plain)
+    assert len(calls) == 1
+
+
 def test_goes_on_without_a_compiler(monkeypatch, caplog):
     def no_compiler(*args, **kwargs):
         raise RuntimeError("no C++ compiler found\nand much more")

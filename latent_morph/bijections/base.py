@@ -1,6 +1,7 @@
 """The abstract bijection, its laws, and the ways to build one from another."""
 
 import abc
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -36,6 +37,10 @@ class Bijection(nn.Module, abc.ABC):
     def on_columns(self, x: Tensor) -> Tensor:
         """`forward` with the coordinates as first axis: (dim, ...) to (dim, ...)."""
         return self._forward(x.movedim(0, -1)).movedim(-1, 0)
+
+    def both_ways(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """`inverse` and `on_columns` for use in a row, sharing what depends on no point."""
+        return self.inverse, self.on_columns
 
     @abc.abstractmethod
     def _forward(self, x: Tensor) -> Tensor: ...
@@ -105,19 +110,26 @@ class Anchored(Bijection):
         self.inner = inner
         self.register_buffer("goal", goal.detach().clone())
 
+    def both_ways(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """See `Bijection.both_ways`: the image of the origin is computed once."""
+        origin = self._image_of_origin()
+
+        def on_columns(x: Tensor) -> Tensor:
+            goal, start = (p.view(-1, *[1] * (x.ndim - 1)) for p in (self.goal, origin))
+            # The difference first: at the origin it is zero, and the sum the goal to the bit.
+            return goal + (self.inner.on_columns(x) - start)
+
+        return lambda y: self.inner.inverse(y - self.goal + origin), on_columns
+
+    def on_columns(self, x: Tensor) -> Tensor:
+        """See `Bijection.on_columns`."""
+        return self.both_ways()[1](x)
+
     def _image_of_origin(self) -> Tensor:
         return self.inner(torch.zeros_like(self.goal))
 
     def _forward(self, x: Tensor) -> Tensor:
-        # The difference comes first: at the origin it is zero, and the sum the goal to the bit.
         return self.goal + (self.inner(x) - self._image_of_origin())
 
-    def on_columns(self, x: Tensor) -> Tensor:
-        """See `Bijection.on_columns`."""
-        goal, origin = (
-            p.view(-1, *[1] * (x.ndim - 1)) for p in (self.goal, self._image_of_origin())
-        )
-        return goal + (self.inner.on_columns(x) - origin)
-
     def _inverse(self, y: Tensor) -> Tensor:
-        return self.inner.inverse(y - self.goal + self._image_of_origin())
+        return self.both_ways()[0](y)

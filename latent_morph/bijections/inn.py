@@ -86,13 +86,15 @@ class CouplingINN(Bijection):
     leave: Tensor  # (dim,): the gather after the last one
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self.on_columns(x.movedim(-1, 0)).movedim(0, -1)
+        return self._in_pieces(self._columns_forward, x.movedim(-1, 0)).movedim(0, -1)
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self._in_pieces(self._columns_inverse, y.movedim(-1, 0)).movedim(0, -1)
 
     def on_columns(self, x: Tensor) -> Tensor:
         """See `Bijection.on_columns`; this is how the network works inside."""
+        if self._compiled_call_impl is not None:  # torch compiles a module's call, nothing else
+            return self(x.movedim(0, -1)).movedim(-1, 0)
         return self._in_pieces(self._columns_forward, x)
 
     def _in_pieces(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

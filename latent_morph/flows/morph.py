@@ -66,35 +66,29 @@ class MorphFlow(Flow):
         return self.warp(next(self.base.parameters()).new_zeros(self.latent_dim))
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        x0 = self.warp.inverse(z0)
-        if not isinstance(self.base, LinearFlow):
-            return self.warp(self.base._trajectory(x0, elapsed))
-        starts, times = flattened(x0, elapsed)
+        base = self.base
+        if not isinstance(base, LinearFlow):
+            return self.warp(base._trajectory(self.warp.inverse(z0), elapsed))
+        inverse, on_columns = self.warp.both_ways()
+        starts, times = flattened(inverse(z0), elapsed)
         if self.dense_output is None:
-            return as_trajectory(self._coordinates(starts, times), z0, elapsed)
+            return as_trajectory(on_columns(base.coordinates(starts, times)), z0, elapsed)
         span = float(elapsed.max() - elapsed.min())
         dense = dense_curve(
-            lambda x, t: as_trajectory(self._coordinates(x, t), x, t),
+            lambda x, t: as_trajectory(on_columns(base.coordinates(x, t)), x, t),
             starts,
             times,
             tolerance=self.dense_output,
-            panels=1
-            + int(1.5 * self.base.fastest() * span / math.pi),  # a third of a turn in each
+            panels=1 + int(1.5 * base.fastest() * span / math.pi),  # a third of a turn in each
         )
         return dense.reshape(*z0.shape[:-1], *dense.shape[1:])
-
-    def _coordinates(self, x0: Tensor, elapsed: Tensor) -> Tensor:
-        """What `LinearFlow.coordinates` gives, seen through the warp."""
-        assert isinstance(self.base, LinearFlow)
-        return self.warp.on_columns(self.base.coordinates(x0, elapsed))
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
         if self.dense_output is not None or not isinstance(self.base, LinearFlow):
             return super()._part(z0, elapsed, wanted)
-        x = self.base.coordinates_from(flattened(self.warp.inverse(z0), elapsed)[0])
-        return at_pairs(
-            lambda series, times: self.warp.on_columns(x(series, times)), elapsed, wanted
-        )
+        inverse, on_columns = self.warp.both_ways()
+        x = self.base.coordinates_from(flattened(inverse(z0), elapsed)[0])
+        return at_pairs(lambda series, times: on_columns(x(series, times)), elapsed, wanted)
 
     def _velocity(self, z: Tensor) -> Tensor:
         x = self.warp.inverse(z)
