@@ -205,6 +205,18 @@ def test_a_method_that_cannot_be_trained_has_no_figure(less, tmp_path, monkeypat
     assert morph["astray"] == 0 and euler["astray"] is None
 
 
+def test_the_learning_rate_that_learned_better_counts(less, tmp_path):
+    rows = learned.run(short=True, records=tmp_path, budget=0.05)
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("*/*.json")]
+    assert len(records) == len(rows) * len(learned.RATES)
+    for row in rows:
+        ode = row["candidate"]
+        tried = [record for record in records if record["asked"]["params"]["ode"] == ode]
+        best = min(tried, key=lambda record: record["learned_error"])
+        assert row["learning_rates"] == f"{best['asked']['params']['learning_rate']:g}"
+        assert row["error"] == best["errors"]["mse"]
+
+
 @pytest.mark.parametrize(
     ("readings", "steps", "spent"),
     [
