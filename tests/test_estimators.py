@@ -16,6 +16,8 @@ from latent_morph import (
     as_series,
 )
 from latent_morph.estimators.base import holdout
+from latent_morph.estimators.classifier import accuracy
+from latent_morph.training import Examples
 
 NAN = float("nan")
 SMALL = {
@@ -416,6 +418,46 @@ def test_weights_of_one_and_of_any_other_constant_change_nothing():
 def test_refuses_other_weights(weight, match):
     with pytest.raises(ValueError, match=match):
         LatentODEClassifier(**TINY).fit(*sines(12), sample_weight=weight)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_weight_of_zero_is_an_absent_series(kind):
+    """Whatever it holds: neither scales, nor splits, nor classes know of it."""
+    X, y = sines(24)
+    y[3] = "neither"
+    X[3] = (np.array([0.0, 1e3]), np.array([1e6, -1e6]))
+    weight, there = np.ones(24), np.arange(24) != 3
+    weight[3] = 0
+    model = kind(**{**TINY, "max_epochs": 3, "validation_fraction": 0.25})
+    few = model.fit([x for x, t in zip(X, there, strict=True) if t], y[there])
+    answers, history = few.reconstruct(X), timeless(few)
+    weighted = model.fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(weighted.reconstruct(X), answers)
+    assert timeless(weighted) == history and weighted.n_learn_ + weighted.n_validation_ == 23
+    if hasattr(model, "classes_"):
+        assert list(weighted.classes_) == ["fast", "slow"]
+
+
+def timeless(model):
+    """The history without what depends on the machine."""
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in model.history_]
+
+
+def test_validation_and_balance_go_by_weights():
+    """Three copies of one series say what a weight of three says."""
+    X = as_series(np.stack([np.ones(4), -np.ones(4)]))
+    labels = torch.tensor([0, 1])
+    once = Examples(X, labels=labels, weight=torch.tensor([3.0, 1.0]))
+    often = Examples(X[[0, 0, 0, 1]], labels=labels[[0, 0, 0, 1]])
+    model = LatentODEClassifier(**TINY, class_weight="balanced").fit(X, labels)
+    assert accuracy(model.model_, once, None, 8) == accuracy(model.model_, often, None, 8)
+    codes, weight = labels.numpy(), np.array([3.0, 1.0])
+    balanced = model._class_factors(codes.repeat([3, 1]), None)
+    torch.testing.assert_close(model._class_factors(codes, weight), balanced)
+    fill = LatentODEReconstructor(**TINY).fit(X)
+    with torch.no_grad():
+        scores = [fill._validation_score(fill.model_, part, None) for part in (once, often)]
+    np.testing.assert_allclose(*scores, rtol=1e-6)
 
 
 def test_groups_stay_together():

@@ -201,7 +201,7 @@ class LatentODEBase(FittedFiles):
         labels: Tensor | None = None,
         strata: np.ndarray | None = None,
         groups: Data = None,
-        sample_weight: Data = None,
+        weight: np.ndarray | None = None,
         class_weight: Tensor | None = None,
         keep: float | None = None,
         target_points: int | None = None,
@@ -212,13 +212,15 @@ class LatentODEBase(FittedFiles):
             raise ValueError(f"resume needs an integer random_state, got {self.random_state!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learn, check = holdout(len(batch), self.validation_fraction, seed, strata, groups)
+        factors = None if weight is None else torch.from_numpy(weight / weight[learn].mean())
         self.scaler_ = SeriesScaler(origin=self.time_origin).fit(
-            batch[learn] if target is None else target[learn]
+            batch[learn] if target is None else target[learn],
+            weight=None if factors is None else factors[learn],
         )
-        weight = None if sample_weight is None else case_factors(sample_weight, batch, learn)
         if target is not None:
             target = self._scaled_target(target, batch.times[:, 0])
-        examples = Examples(self._scale(batch), target, labels, weight).to(self.device)
+        factors = None if factors is None else factors.float()
+        examples = Examples(self._scale(batch), target, labels, factors).to(self.device)
         self._remember_params()
         with seeded(seed):
             self.model_ = self._new_model().to(self.device)
@@ -553,15 +555,25 @@ def holdout(
     return np.sort(order[n_check:]), np.sort(order[:n_check])
 
 
-def case_factors(sample_weight: Data, batch: SeriesBatch, learn: np.ndarray) -> Tensor:
-    """(N,) checked weights of the cases, 1 on average over those to learn from."""
-    factors = _check_sample_weight(
+def counted_cases(
+    batch: SeriesBatch, sample_weight: Data, groups: Data
+) -> tuple[np.ndarray | slice, np.ndarray | None, Data]:
+    """Which cases there are, their weights and groups: one of weight zero might as well be absent.
+
+    Raises:
+        ValueError: There is not one weight, or one group, a case, or no weight is positive.
+    """
+    if groups is not None:
+        check_consistent_length(batch.values, groups)
+    if sample_weight is None:
+        return slice(None), None, groups
+    weight = _check_sample_weight(
         sample_weight, batch.values, dtype=np.float64, ensure_non_negative=True
     )
-    average = factors[learn].mean()
-    if average == 0:
+    there = np.flatnonzero(weight)
+    if not len(there):
         raise ValueError("sample_weight is zero for every series to learn from")
-    return torch.from_numpy(factors / average).float()
+    return there, weight[there], None if groups is None else np.asarray(groups)[there]
 
 
 def as_moments(name: str, times: Data) -> Tensor:

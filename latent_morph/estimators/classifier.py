@@ -14,7 +14,11 @@ from torch import Tensor
 
 from latent_morph.callbacks import AnyCallback
 from latent_morph.decoders import SeriesHead
-from latent_morph.estimators.base import CLASSIFIER_CONSTRAINTS, LatentODEBase
+from latent_morph.estimators.base import (
+    CLASSIFIER_CONSTRAINTS,
+    LatentODEBase,
+    counted_cases,
+)
 from latent_morph.export import Program, classifier_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE, LatentOutput
@@ -125,11 +129,16 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         self.classes_, codes = np.unique(y, return_inverse=True)
         return codes.reshape(y.shape)
 
-    def _class_factors(self, codes: np.ndarray) -> torch.Tensor | None:
+    def _class_factors(self, codes: np.ndarray, weight: np.ndarray | None) -> Tensor | None:
+        """(K,) from the codes of all labels and the weights of these."""
         if self.class_weight is None:
             return None
-        labels = self.classes_[codes.ravel()]
-        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
+        if self.class_weight == "balanced" and weight is not None:
+            share = np.bincount(codes, weight)  # scikit-learn takes weights only since 1.7
+            factors = share.sum() / (len(share) * share)
+        else:
+            labels = self.classes_[codes]
+            factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
         return torch.from_numpy(factors.astype(np.float32))
 
     def _validation_score(
@@ -300,7 +309,8 @@ class LatentODEClassifier(ClassifierBase):
         y : array-like of shape (n_cases,)
             One label a series.
         sample_weight : array-like of shape (n_cases,), default=None
-            Factors of the series in the loss.
+            How much each series counts, in scales, loss and validation: 2 is as good as a copy
+            more, 0 as good as its absence. Only their proportions matter.
         groups : array-like of shape (n_cases,), default=None
             Series of one group are validated on together or learned from together.
         """
@@ -309,14 +319,15 @@ class LatentODEClassifier(ClassifierBase):
         batch = self._series(X, reset=True)
         y = column_or_1d(_check_y(y, estimator=self), warn=True)
         check_consistent_length(batch.values, y)
-        codes = self._encode_labels(y)
+        there, weight, groups = counted_cases(batch, sample_weight, groups)
+        codes = self._encode_labels(y[there])
         return self._fit(
-            batch,
+            batch[there],
             labels=torch.from_numpy(codes),
             strata=codes,
             groups=groups,
-            sample_weight=sample_weight,
-            class_weight=self._class_factors(codes),
+            weight=weight,
+            class_weight=self._class_factors(codes, weight),
         )
 
     def predict_proba(self, X: Data) -> np.ndarray:
@@ -364,7 +375,8 @@ def accuracy(
 ) -> float:
     """Share of labels, of series or of time points, that the likeliest class gets right.
 
-    Labels count as their classes do in training: with balanced classes it is balanced accuracy.
+    Labels count as their series and their classes do in training: with balanced classes it is
+    balanced accuracy.
     """
     right = total = 0.0
     size = max(batch_size, 256)
@@ -375,6 +387,8 @@ def accuracy(
         weight = (part.labels >= 0).double()
         if class_weight is not None:
             weight = weight * class_weight.double()[part.labels.clamp(min=0)]
+        if part.weight is not None:
+            weight = (weight.t() * part.weight).t()  # labels are (N,) or (N, T)
         hit = class_logits(model(part.seen)).argmax(-1) == part.labels
         right += float((weight * hit).sum())
         total += float(weight.sum())

@@ -10,6 +10,7 @@ from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
 from latent_morph.decoders import PointHead
+from latent_morph.estimators.base import counted_cases
 from latent_morph.estimators.classifier import ClassifierBase, class_logits
 from latent_morph.export import Program, classifier_program
 from latent_morph.series import Data, SeriesBatch, insert_rows, is_timed
@@ -164,7 +165,8 @@ class LatentODEPointClassifier(ClassifierBase):
         y : array-like of shape (n_cases, n_times) or (n_cases,), or list of arrays (T_i,)
             Labels.
         sample_weight : array-like of shape (n_cases,), default=None
-            Factors of the series in the loss.
+            How much each series counts, in scales, loss and validation: 2 is as good as a copy
+            more, 0 as good as its absence. Only their proportions matter.
         groups : array-like of shape (n_cases,), default=None
             Series of one group are validated on together or learned from together.
         """
@@ -174,15 +176,20 @@ class LatentODEPointClassifier(ClassifierBase):
         labels, self.one_label_a_series_ = flat_labels(y, batch)
         if not self.one_label_a_series_:
             check_sorted(X)
+        there, weight, groups = counted_cases(batch, sample_weight, groups)
+        of_case = np.repeat(np.arange(len(batch)), batch.lengths.numpy())
+        labels = labels[np.isin(of_case, np.arange(len(batch))[there])]
+        batch = batch[there]
         codes = torch.full(batch.values.shape[:2], -1, dtype=torch.int64)
         flat = self._encode_labels(labels)
         codes[batch.present] = torch.from_numpy(flat)
+        of_label = None if weight is None else np.repeat(weight, batch.lengths.numpy())
         return self._fit(
             batch,
             labels=codes,
             groups=groups,
-            sample_weight=sample_weight,
-            class_weight=self._class_factors(flat),
+            weight=weight,
+            class_weight=self._class_factors(flat, of_label),
         )
 
     @overload

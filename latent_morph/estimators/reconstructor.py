@@ -14,7 +14,12 @@ from torch import Tensor
 
 from latent_morph.callbacks import AnyCallback
 from latent_morph.checks import check_count
-from latent_morph.estimators.base import COMMON_CONSTRAINTS, LatentODEBase, is_table
+from latent_morph.estimators.base import (
+    COMMON_CONSTRAINTS,
+    LatentODEBase,
+    counted_cases,
+    is_table,
+)
 from latent_morph.export import reconstructor_program, write_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE
@@ -249,7 +254,8 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
             What is to be reconstructed, if that is more than X: the same series at further times.
             Anything else is ignored, as scikit-learn's transformers do.
         sample_weight : array-like of shape (n_cases,), default=None
-            Factors of the series in the loss.
+            How much each series counts, in scales, loss and validation: 2 is as good as a copy
+            more, 0 as good as its absence. Only their proportions matter.
         groups : array-like of shape (n_cases,), default=None
             Series of one group are validated on together or learned from together.
         """
@@ -258,11 +264,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         target = target_series(y)
         if target is not None:
             check_targets(target, batch)
+        there, weight, groups = counted_cases(batch, sample_weight, groups)
         return self._fit(
-            batch,
-            target=target,
+            batch[there],
+            target=None if target is None else target[there],
             groups=groups,
-            sample_weight=sample_weight,
+            weight=weight,
             keep=self.keep,
             target_points=self.target_points,
         )
@@ -365,8 +372,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
             seen = part.seen if self.keep is None else thin(part.seen, self.keep, random)
             error = model(seen, target.times).emission.mean - target.values
             error = self.scaler_.inverse_scale(error)
-            total += float(error[target.mask].square().sum())
-            count += float(target.mask.sum())
+            squares = error[target.mask].square()
+            factor = torch.ones_like(squares)
+            if part.weight is not None:
+                factor = part.weight.view(-1, 1, 1).expand_as(error)[target.mask]
+            total += float((factor * squares).sum())
+            count += float(factor.double().sum())
         return -total / max(count, 1.0)
 
 
