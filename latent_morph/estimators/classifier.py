@@ -57,6 +57,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         reconstruction_weight: float = 0.1,
         kl_weight: float = 0.1,
         kl_warmup: float = 0.2,
+        sample_z0: bool = True,
         class_weight: dict[Any, float] | str | None = None,
         time_origin: str = "case",
         optimizer: str = "adamw",
@@ -73,6 +74,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         resume: bool = False,
         compile: bool = False,
         device: str = "cpu",
+        dtype: str = "float32",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
         callbacks: Sequence[AnyCallback] | None = None,
@@ -96,6 +98,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         self.reconstruction_weight = reconstruction_weight
         self.kl_weight = kl_weight
         self.kl_warmup = kl_warmup
+        self.sample_z0 = sample_z0
         self.class_weight = class_weight
         self.time_origin = time_origin
         self.optimizer = optimizer
@@ -112,6 +115,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         self.resume = resume
         self.compile = compile
         self.device = device
+        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
@@ -139,7 +143,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         else:
             labels = self.classes_[codes]
             factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
-        return torch.from_numpy(factors.astype(np.float32))
+        return torch.from_numpy(factors)
 
     def _validation_score(
         self, model: LatentODE, examples: Examples, class_weight: Tensor | None
@@ -213,6 +217,9 @@ class LatentODEClassifier(ClassifierBase):
         Weight of the posterior's divergence from a standard normal, per observed value.
     kl_warmup : float, default=0.2
         Share of training over which that weight rises from 0.
+    sample_z0 : bool, default=True
+        Whether training draws z0 from its posterior. False takes the posterior's mean: nothing is
+        random about a step then, and nothing but the divergence says how wide a posterior is.
     class_weight : dict, "balanced" or None, default=None
         Factors of the classes in the cross-entropy.
     time_origin : {"case", "absolute"}, default="case"
@@ -248,6 +255,9 @@ class LatentODEClassifier(ClassifierBase):
         to twice as fast; without a compiler training goes on as without this.
     device : str, default="cpu"
         Where to compute: "cpu" or a CUDA device.
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of training and of answers. Double precision takes longer and is for results
+        that are to agree to many digits.
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0

@@ -67,6 +67,9 @@ class LatentODEPointClassifier(ClassifierBase):
         Weight of the posterior's divergence from a standard normal, per observed value.
     kl_warmup : float, default=0.2
         Share of training over which that weight rises from 0.
+    sample_z0 : bool, default=True
+        Whether training draws z0 from its posterior. False takes the posterior's mean: nothing is
+        random about a step then, and nothing but the divergence says how wide a posterior is.
     class_weight : dict, "balanced" or None, default=None
         Factors of the classes in the cross-entropy.
     time_origin : {"case", "absolute"}, default="case"
@@ -102,6 +105,9 @@ class LatentODEPointClassifier(ClassifierBase):
         to twice as fast; without a compiler training goes on as without this.
     device : str, default="cpu"
         Where to compute: "cpu" or a CUDA device.
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of training and of answers. Double precision takes longer and is for results
+        that are to agree to many digits.
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
@@ -284,7 +290,8 @@ class LatentODEPointClassifier(ClassifierBase):
 
     def _probabilities(self, batch: SeriesBatch) -> Tensor:
         """(N, T, K) at the series' own times; what stands in padding means nothing."""
-        answers = torch.zeros(len(batch), batch.n_times, len(self.classes_))
+        shape = len(batch), batch.n_times, len(self.classes_)
+        answers = torch.zeros(shape, dtype=self._precision())
         for chosen, output in self._outputs(batch):
             part = class_logits(output).softmax(-1)
             answers[chosen, : part.shape[1]] = part.cpu()

@@ -74,6 +74,9 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         the loss the evidence lower bound, for honest samples; less reconstructs better.
     kl_warmup : float, default=0.2
         Share of training over which that weight rises from 0.
+    sample_z0 : bool, default=True
+        Whether training draws z0 from its posterior. False takes the posterior's mean: nothing is
+        random about a step then, and nothing but the divergence says how wide a posterior is.
     keep : float or None, default=None
         In training, show the encoder a fresh random share of each series' rows every time, and
         hold the reconstruction against all of them: learning to fill in. None shows everything.
@@ -114,6 +117,9 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         to twice as fast; without a compiler training goes on as without this.
     device : str, default="cpu"
         Where to compute: "cpu" or a CUDA device.
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of training and of answers. Double precision takes longer and is for results
+        that are to agree to many digits.
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
@@ -182,6 +188,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         reconstruction_weight: float = 1.0,
         kl_weight: float = 0.1,
         kl_warmup: float = 0.2,
+        sample_z0: bool = True,
         keep: float | None = None,
         target_points: int | None = 100,
         time_origin: str = "case",
@@ -199,6 +206,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         resume: bool = False,
         compile: bool = False,
         device: str = "cpu",
+        dtype: str = "float32",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
         callbacks: Sequence[AnyCallback] | None = None,
@@ -220,6 +228,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.reconstruction_weight = reconstruction_weight
         self.kl_weight = kl_weight
         self.kl_warmup = kl_warmup
+        self.sample_z0 = sample_z0
         self.keep = keep
         self.target_points = target_points
         self.time_origin = time_origin
@@ -237,6 +246,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.resume = resume
         self.compile = compile
         self.device = device
+        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
@@ -345,7 +355,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float32"]
+        tags.transformer_tags.preserves_dtype = [self.dtype]
         return tags
 
     def get_feature_names_out(self, input_features: Data = None) -> np.ndarray:
