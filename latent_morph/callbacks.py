@@ -38,6 +38,7 @@ class Settings:
     budget: float | None = None
     patience: int | None = None
     kl_warmup: float = 0.0
+    sample_z0: bool = True
     keep: float | None = None
     target_points: int | None = None
     checkpoint: Path | None = None

@@ -23,14 +23,15 @@ class Rollout(NamedTuple):
         target: (M, T, C) what was observed.
         mask: (M, T, C) where: observed, and after the start of the roll-out.
         n_own: The first so many start where their trajectory does.
-        velocity: The field and the finite differences of the data, each (P, C), or None.
+        velocity: The field and the finite differences of the data, each (P, C), and (P,) of which
+            trajectory; or None.
     """
 
     states: Tensor
     target: Tensor
     mask: Tensor
     n_own: int
-    velocity: tuple[Tensor, Tensor] | None
+    velocity: tuple[Tensor, Tensor, Tensor] | None
 
 
 @final
@@ -131,9 +132,9 @@ class DynamicsModel(nn.Module):
         )
         return chosen.mT.flatten()
 
-    def _velocities(self, batch: SeriesBatch) -> tuple[Tensor, Tensor]:
-        states, velocity = finite_differences(batch)
-        return self.field(states), velocity
+    def _velocities(self, batch: SeriesBatch) -> tuple[Tensor, Tensor, Tensor]:
+        states, velocity, case = finite_differences(batch)
+        return self.field(states), velocity, case
 
 
 class RolloutLoss:
@@ -150,20 +151,40 @@ class RolloutLoss:
         self.error: Callable[[Tensor], Tensor] = torch.abs if loss == "mae" else torch.square
         self.velocity_weight = velocity_weight
 
-    def __call__(self, output: Rollout, *_: object, **__: object) -> Loss:
-        """The loss of a batch; nothing but the roll-outs matters."""
+    def __call__(
+        self, output: Rollout, *_: object, case_weight: Tensor | None = None, **__: object
+    ) -> Loss:
+        """The loss of a batch; nothing but the roll-outs and their weights matters.
+
+        Args:
+            output: The roll-outs.
+            case_weight: (N,) how much each trajectory counts; all alike by default.
+        """
         error = torch.where(output.mask, self.error(output.states - output.target), 0.0)
+        share = output.mask
+        if case_weight is not None:
+            factor = case_weight.repeat(len(error) // output.n_own).view(-1, 1, 1)
+            error, share = factor * error, factor * share
         own, other = error[: output.n_own], error[output.n_own :]
-        parts = {"rollout": own.sum() / output.mask[: output.n_own].sum().clamp(min=1)}
+        parts = {"rollout": own.sum() / _not_zero(share[: output.n_own].sum())}
         total = parts["rollout"]
         if len(other):
-            parts["restarts"] = other.sum() / output.mask[output.n_own :].sum().clamp(min=1)
+            parts["restarts"] = other.sum() / _not_zero(share[output.n_own :].sum())
             total = 0.5 * (total + parts["restarts"])
         if output.velocity is not None:
-            found, wanted = output.velocity
-            parts["velocity"] = self.error(found - wanted).mean()
+            found, wanted, case = output.velocity
+            error = self.error(found - wanted)
+            if case_weight is None:
+                parts["velocity"] = error.mean()
+            else:
+                factor = case_weight[case]
+                parts["velocity"] = (factor @ error).mean() / factor.sum()
             total = total + self.velocity_weight * parts["velocity"]
         return Loss(total, {name: part.detach() for name, part in parts.items()})
+
+
+def _not_zero(count: Tensor) -> Tensor:
+    return torch.where(count > 0, count, 1)
 
 
 def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -175,21 +196,32 @@ def first_complete(batch: SeriesBatch) -> Tensor:
     return batch.mask.all(-1).long().argmax(1)
 
 
-def finite_differences(batch: SeriesBatch) -> tuple[Tensor, Tensor]:
-    """States and velocities, each (P, C), halfway between complete rows that are neighbours."""
+def finite_differences(batch: SeriesBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """States and velocities halfway between complete rows that are neighbours, and their case.
+
+    Returns:
+        (P, C), (P, C) and (P,).
+    """
     complete = batch.mask.all(-1)
     both = complete[:, 1:] & complete[:, :-1]
     before, after = batch.values[:, :-1][both], batch.values[:, 1:][both]
     gap = (batch.times[:, 1:] - batch.times[:, :-1])[both].unsqueeze(-1).to(before)
-    return (before + after) / 2, (after - before) / gap
+    return (before + after) / 2, (after - before) / gap, both.nonzero()[:, 0]
 
 
-def fitted_matrix(states: Tensor, velocity: Tensor) -> Tensor:
-    """(C, C) the A of velocity = A state by least squares, lightly regularised, in float64."""
+def fitted_matrix(states: Tensor, velocity: Tensor, weight: Tensor | None = None) -> Tensor:
+    """(C, C) the A of velocity = A state by least squares, lightly regularised, in float64.
+
+    Args:
+        states: (P, C).
+        velocity: (P, C).
+        weight: (P,) how much each counts; all alike by default.
+    """
     y, v = states.double(), velocity.double()
-    gram = y.mT @ y
+    weighted = y.mT if weight is None else weight.double() * y.mT
+    gram = weighted @ y
     ridge = 1e-3 * gram.diagonal().mean().clamp(min=1e-12)
-    return torch.linalg.solve(gram + ridge * torch.eye(len(gram)).to(gram), y.mT @ v).mT
+    return torch.linalg.solve(gram + ridge * torch.eye(len(gram)).to(gram), weighted @ v).mT
 
 
 def start_from(linear: LinearFlow, matrix: Tensor) -> None:

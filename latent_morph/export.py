@@ -221,7 +221,17 @@ def _translations() -> dict[Any, Callable[..., Any]]:
     def sinh(x: Any) -> Any:  # noqa: ANN401
         return (op.Exp(x) - op.Exp(op.Neg(x))) / op.CastLike(2.0, x)
 
-    return {torch.ops.aten.asinh.default: asinh, torch.ops.aten.sinh.default: sinh}
+    def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:  # noqa: ANN401
+        scaled = x * op.CastLike(beta, x)
+        grown = op.Log(op.CastLike(1.0, x) + op.Exp(op.Neg(op.Abs(scaled))))
+        return (op.Relu(scaled) + grown) / op.CastLike(beta, x)
+
+    aten = torch.ops.aten
+    return {
+        aten.asinh.default: asinh,
+        aten.sinh.default: sinh,
+        aten.softplus.default: softplus,
+    }
 
 
 @contextmanager
@@ -248,8 +258,9 @@ def _undisturbed() -> Iterator[None]:
 class _Scales(nn.Module):
     """What a `SeriesScaler` does. Its numbers are tensors here: ONNX would round plain ones."""
 
-    def __init__(self, scaler: SeriesScaler) -> None:
+    def __init__(self, scaler: SeriesScaler, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
+        self.dtype = dtype
         self.absolute = scaler.origin == "absolute"
         self.bent = scaler.threshold_ is not None
         self.register_buffer("mean", scaler.mean_.clone())
@@ -279,13 +290,13 @@ class _Scales(nn.Module):
     def forward(
         self, values: Tensor, times: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Scaled float32 values, float64 times, what is observed, and which rows are present."""
+        """Scaled values, float64 times, what is observed, and which rows are present."""
         present = ~times.isnan()
         mask = mask & present.unsqueeze(-1) & ~values.isnan()
         last = torch.where(present, times, -torch.inf).amax(1, keepdim=True)
         times = self.scaled_times(torch.where(present, times, last), times[:, 0])
         values = self.scaled(torch.where(mask, values, 0.0))
-        return torch.where(mask, values, 0.0).float(), times, mask, present
+        return torch.where(mask, values, 0.0).to(self.dtype), times, mask, present
 
 
 class _ClosedForm(nn.Module):
@@ -479,11 +490,15 @@ def _row(modes: Tensor, index: Tensor) -> Tensor:
     return modes.gather(0, where).squeeze(0)
 
 
+def _precision_of(model: LatentODE) -> torch.dtype:
+    return next(model.decoder.parameters()).dtype
+
+
 class _Classifier(nn.Module):
     def __init__(self, model: LatentODE, scaler: SeriesScaler, answer: str) -> None:
         super().__init__()
         model = copy.deepcopy(model).cpu()
-        self.scales = _Scales(scaler)
+        self.scales = _Scales(scaler, _precision_of(model))
         self.encoder = _Encoder(model.encoder)
         self.flow = _ClosedForm(model.flow)
         self.head = model.head
@@ -504,7 +519,7 @@ class _Reconstructor(nn.Module):
     def __init__(self, model: LatentODE, scaler: SeriesScaler, noise: Tensor) -> None:
         super().__init__()
         model = copy.deepcopy(model).cpu()
-        self.scales = _Scales(scaler)
+        self.scales = _Scales(scaler, _precision_of(model))
         self.encoder = _Encoder(model.encoder)
         self.flow = _ClosedForm(model.flow)
         self.decoder = model.decoder

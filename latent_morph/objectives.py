@@ -85,7 +85,8 @@ class Objective:
             labels: (N,) or (N, T) class codes, -1 for none.
             kl_share: Annealing: the share of `kl_weight` in force.
             class_weight: (K,) factors of the classes.
-            case_weight: (N,) factors of the cases; 1 on average keeps the scale of the loss.
+            case_weight: (N,) factors of the cases, in the parts too; 1 on average keeps the scale
+                of the loss.
             n_values: (N,) observed values of each series, if `target` is but a sample of them.
         """
         if n_values is None:
@@ -105,4 +106,5 @@ class Objective:
             each = each + self.classification_weight * parts["cross_entropy"]
         if case_weight is not None:
             each = each * case_weight
+            parts = {name: part * case_weight for name, part in parts.items()}
         return Loss(each.mean(), {name: part.detach().mean() for name, part in parts.items()})

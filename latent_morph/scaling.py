@@ -48,23 +48,34 @@ class SeriesScaler:
         self.values = check_choice("values", values, SCALES)
         self.origin = check_choice("origin", origin, ("case", "absolute"))
 
-    def fit(self, batch: SeriesBatch, *, center: Tensor | None = None) -> SeriesScaler:
+    def fit(
+        self, batch: SeriesBatch, *, center: Tensor | None = None, weight: Tensor | None = None
+    ) -> SeriesScaler:
         """Learns the scales from (N, T, C); give it training cases only.
 
         Args:
             batch: The cases.
             center: (C,) the point that is to become the origin, in place of the mean.
+            weight: (N,) positive: how often each case counts; once by default.
         """
         if not isinstance(batch, SeriesBatch):
             raise TypeError(f"batch is of type {type(batch).__name__}; wanted a SeriesBatch")
         if batch.n_cases == 0:
             raise ValueError("batch has no cases; wanted at least one")
-        self.threshold_ = _small_values(batch.values, batch.mask) if self.values == "log" else None
+        if weight is None:
+            weight = torch.ones(batch.n_cases, dtype=torch.float64)
+        elif weight.shape != (batch.n_cases,) or not bool((weight > 0).all()):
+            raise ValueError(f"weight must be {batch.n_cases} positive numbers, one a case")
+        share = weight.to(batch.device, torch.float64).view(-1, 1, 1).expand(batch.shape)
+        self.threshold_ = (
+            _small_values(batch.values, batch.mask, share) if self.values == "log" else None
+        )
         if self.values == "none":
             self.mean_ = torch.zeros(batch.n_channels, dtype=torch.float64)
             self.scale_ = torch.ones(batch.n_channels, dtype=torch.float64)
         else:
-            self.mean_, self.scale_ = _moments(self._bent(batch.values.double()), batch.mask)
+            bent = self._bent(batch.values.double())
+            self.mean_, self.scale_ = _moments(bent, batch.mask, share)
         if self.values == "shared":
             self.scale_ = self.scale_.square().mean().sqrt().expand(batch.n_channels).clone()
         if center is not None:
@@ -186,24 +197,27 @@ class SeriesScaler:
             raise ValueError(f"got {n_channels} channels; wanted {len(self.mean_)}, as in fit")
 
 
-def _moments(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, T, C) twice -> mean and standard deviation (C,) over what is observed, in float64."""
+def _moments(values: Tensor, mask: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """(N, T, C) thrice -> mean and standard deviation (C,) over what is observed, in float64."""
     n_channels = values.shape[-1]
     channel = torch.arange(n_channels, device=values.device).expand_as(mask)[mask]
-    seen = values[mask].double()
-    count = torch.bincount(channel, minlength=n_channels).clamp(min=1)
-    mean = torch.bincount(channel, weights=seen, minlength=n_channels) / count
-    squares = (seen - mean[channel]).square()
+    seen, share = values[mask].double(), share[mask]
+    count = torch.bincount(channel, weights=share, minlength=n_channels)
+    count = torch.where(count > 0, count, 1.0)
+    mean = torch.bincount(channel, weights=share * seen, minlength=n_channels) / count
+    squares = share * (seen - mean[channel]).square()
     scale = (torch.bincount(channel, weights=squares, minlength=n_channels) / count).sqrt()
     constant = scale <= 1e-12 * mean.abs()  # what rounding of the mean leaves of a constant
     return mean.cpu(), scale.masked_fill(constant, 1.0).cpu()
 
 
-def _small_values(values: Tensor, mask: Tensor) -> Tensor:
-    """(N, T, C) twice -> (C,) the low quantile of the absolute values that are not zero."""
+def _small_values(values: Tensor, mask: Tensor, share: Tensor) -> Tensor:
+    """(N, T, C) thrice -> (C,) the low quantile of the absolute values that are not zero."""
     small = []
     for channel in range(values.shape[-1]):
-        seen = values[..., channel][mask[..., channel]].double().abs()
-        seen = seen[seen > 0].sort().values
-        small.append(float(seen[int(_SMALL * len(seen))]) if len(seen) else 1.0)
+        there = mask[..., channel] & (values[..., channel] != 0)
+        seen, order = values[..., channel][there].double().abs().sort()
+        below = share[..., channel][there][order].cumsum(0)
+        above = seen[below > _SMALL * below[-1]] if len(seen) else seen
+        small.append(float(above[0]) if len(above) else 1.0)
     return torch.tensor(small, dtype=torch.float64)

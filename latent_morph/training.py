@@ -213,7 +213,9 @@ def _epoch(
         where = f"in epoch {len(state.history.rows) + 1}, batch {number} of {len(batches)}"
         times, wanted = (None, None) if target is None else (target.times, target.present)
         try:
-            output = model(seen, times, wanted=wanted, sample=True, generator=generator)
+            output = model(
+                seen, times, wanted=wanted, sample=settings.sample_z0, generator=generator
+            )
         except (NotFiniteError, IntegrationError) as problem:
             raise TrainingError(f"{problem} ({where})") from problem
         loss = objective(
@@ -284,6 +286,13 @@ def learning_rate_factor(schedule: str, progress: float) -> float:
 def _weights(model: nn.Module) -> dict[str, Tensor]:
     """A copy of the weights; a deep one of the state would cost as much as a small step."""
     return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def _check_same_types(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Refuses weights of another precision, which torch would convert without a word."""
+    for name, value in wanted.items():
+        if found[name].dtype != value.dtype:
+            raise ValueError(f"{name} is of {found[name].dtype}, wanted {value.dtype}")
 
 
 class _State:
@@ -363,6 +372,7 @@ class _State:
             content = torch.load(path, weights_only=True, map_location="cpu")
             if content["version"] != CHECKPOINT_VERSION:
                 raise ValueError(f"version {content['version']}, wanted {CHECKPOINT_VERSION}")
+            _check_same_types(content["model"], self.best)
             self.model.load_state_dict(content["model"])
             self.best = content["best"]
             self.optimiser.load_state_dict(content["optimiser"])

@@ -22,7 +22,7 @@ from latent_morph.dynamics import (
     start_from,
 )
 from latent_morph.flows import LinearFlow
-from latent_morph.training import TrainingError
+from latent_morph.training import Examples, TrainingError
 
 NAN = float("nan")
 TINY = {
@@ -103,6 +103,57 @@ def test_the_base_is_linear_and_morphs_into_the_answer(spiral):
     linear = spiral.model_.flow.base
     again = linear(torch.tensor(base[:, 0]), torch.tensor(times / spiral.scaler_.time_scale_))
     np.testing.assert_allclose(again.detach().numpy(), base, atol=1e-9)
+
+
+# Weights
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"ode": "linear", "ode_options": None, "scale": "log", "loss": "mse"},
+        {"stable": True, "goal": "ends", "scale": "shared"},
+        {"velocity_weight": 0.1},
+        {"ode": "rk4", "ode_options": {"units": 4}, "linear_start": False},
+    ],
+    ids=str,
+)
+def test_a_whole_weight_is_so_many_copies(params):
+    X, counts = spirals(5, goal=1.0), np.array([1, 3, 0, 2, 1])
+    X[3][1][4, 0] = NAN
+    settings = {**TINY, "restarts": 0, "dtype": "float64", "max_epochs": 10, **params}
+    weighted = DynamicsRegressor(**settings).fit(X, sample_weight=counts)
+    repeated = DynamicsRegressor(**settings).fit([X[i] for i in np.repeat(range(5), counts)])
+    y0, times = [[0.5, 1.5], [2.0, 1.0]], [0.5, 1.0, 2.0]
+    np.testing.assert_allclose(weighted.predict(y0, times), repeated.predict(y0, times), rtol=1e-7)
+    for one, other in zip(weighted.history_, repeated.history_, strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-9)
+    assert (weighted.n_learn_, repeated.n_learn_) == (4, 7)
+
+
+def test_a_weight_of_zero_is_an_absent_trajectory():
+    """Restarts and the choice of what is held out included, digit for digit."""
+    X = spirals(6)
+    X[2] = (X[2][0] * 100, X[2][1] * 1e6)
+    model = DynamicsRegressor(**TINY, validation_fraction=0.2, goal="ends", scale="log")
+    weighted = model.fit(X, sample_weight=[2, 2, 0, 2, 2, 2]).predict(X[0][1][0], [0.0, 1.0])
+    np.testing.assert_array_equal(
+        model.fit(X[:2] + X[3:]).predict(X[0][1][0], [0.0, 1.0]), weighted
+    )
+    with pytest.raises(ValueError, match="zero"):
+        model.fit(X, sample_weight=np.zeros(6))
+    start_only = (np.arange(2.0), np.array([[1.0, 1.0], [NAN, NAN]]))
+    with pytest.raises(ValueError, match="nothing observed after"):
+        model.fit([start_only, X[0]], sample_weight=[1, 0])
+
+
+def test_validation_goes_by_weights():
+    X = as_series([v for _, v in spirals(2)], dtype=torch.float64)
+    model = DynamicsRegressor(**TINY).fit(X)
+    once, often = Examples(X, weight=torch.tensor([3.0, 1.0])), Examples(X[[0, 0, 0, 1]])
+    with torch.no_grad():
+        scores = [model._validation_score(model.model_, part) for part in (once, often)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-12)
 
 
 # Stability
@@ -433,7 +484,8 @@ def test_least_squares_finds_the_matrix(float64):
     times = torch.linspace(0, 2, 200)
     flow = torch.linalg.matrix_exp(times[:, None, None] * matrix) @ torch.tensor([1.0, 2.0])
     batch = as_series([(times.numpy(), flow.numpy())], dtype=torch.float64)
-    found = fitted_matrix(*finite_differences(batch))
+    states, velocity, _ = finite_differences(batch)
+    found = fitted_matrix(states, velocity)
     assert (found - matrix).abs().max() < 0.01
 
 

@@ -16,6 +16,8 @@ from latent_morph import (
     as_series,
 )
 from latent_morph.estimators.base import holdout
+from latent_morph.estimators.classifier import accuracy
+from latent_morph.training import Examples
 
 NAN = float("nan")
 SMALL = {
@@ -29,6 +31,8 @@ SMALL = {
 }
 TINY = {**SMALL, "hidden_dim": 4, "decoder_width": 4, "max_epochs": 1, "ode": "linear"}
 TINY["ode_options"] = None
+# Nothing about a step is random.
+EXACT = {"batch_size": 256, "dropout": 0.0, "sample_z0": False, "dtype": "float64"}
 ALL = (LatentODEClassifier, LatentODEPointClassifier, LatentODEReconstructor)
 
 
@@ -418,6 +422,65 @@ def test_refuses_other_weights(weight, match):
         LatentODEClassifier(**TINY).fit(*sines(12), sample_weight=weight)
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_a_weight_of_zero_is_an_absent_series(kind):
+    """Whatever it holds: neither scales, nor splits, nor classes know of it."""
+    X, y = sines(24)
+    y[3] = "neither"
+    X[3] = (np.array([0.0, 1e3]), np.array([1e6, -1e6]))
+    weight, there = np.ones(24), np.arange(24) != 3
+    weight[3] = 0
+    model = kind(**{**TINY, "max_epochs": 3, "validation_fraction": 0.25})
+    few = model.fit([x for x, t in zip(X, there, strict=True) if t], y[there])
+    answers, history = few.reconstruct(X), timeless(few)
+    weighted = model.fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(weighted.reconstruct(X), answers)
+    assert timeless(weighted) == history and weighted.n_learn_ + weighted.n_validation_ == 23
+    if hasattr(model, "classes_"):
+        assert list(weighted.classes_) == ["fast", "slow"]
+
+
+@pytest.mark.parametrize("params", [{"ode": "linear"}, {"ode": "morph", "encoder": "gru-ode"}])
+@pytest.mark.parametrize("kind", ALL)
+def test_a_whole_weight_is_so_many_copies(kind, params):
+    """In scales, balance, loss, split and choice of the epoch, where copies stay together."""
+    X, y = sines(24)
+    counts = np.random.default_rng(0).integers(0, 4, 24)
+    copies = np.repeat(np.arange(24), counts)
+    settings = {**TINY, **params, **EXACT, "max_epochs": 6, "validation_fraction": 0.25}
+    if kind is not LatentODEReconstructor:
+        settings["class_weight"] = "balanced"
+    weighted = kind(**settings).fit(X, y, sample_weight=counts, groups=np.arange(24))
+    repeated = kind(**settings).fit([X[i] for i in copies], y[copies], groups=copies)
+    np.testing.assert_allclose(weighted.reconstruct(X), repeated.reconstruct(X), rtol=1e-7)
+    assert weighted.best_epoch_ == repeated.best_epoch_
+    assert weighted.n_validation_ < repeated.n_validation_
+    for one, other in zip(timeless(weighted), timeless(repeated), strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+def timeless(model):
+    """The history without what depends on the machine."""
+    return [{k: v for k, v in row.items() if "seconds" not in k} for row in model.history_]
+
+
+def test_validation_and_balance_go_by_weights():
+    """Three copies of one series say what a weight of three says."""
+    X = as_series(np.stack([np.ones(4), -np.ones(4)]))
+    labels = torch.tensor([0, 1])
+    once = Examples(X, labels=labels, weight=torch.tensor([3.0, 1.0]))
+    often = Examples(X[[0, 0, 0, 1]], labels=labels[[0, 0, 0, 1]])
+    model = LatentODEClassifier(**TINY, class_weight="balanced").fit(X, labels)
+    assert accuracy(model.model_, once, None, 8) == accuracy(model.model_, often, None, 8)
+    codes, weight = labels.numpy(), np.array([3.0, 1.0])
+    balanced = model._class_factors(codes.repeat([3, 1]), None)
+    torch.testing.assert_close(model._class_factors(codes, weight), balanced)
+    fill = LatentODEReconstructor(**TINY).fit(X)
+    with torch.no_grad():
+        scores = [fill._validation_score(fill.model_, part, None) for part in (once, often)]
+    np.testing.assert_allclose(*scores, rtol=1e-6)
+
+
 def test_groups_stay_together():
     groups = np.repeat(np.arange(6), 4)
     learn, check = holdout(24, 0.3, 0, None, groups)
@@ -446,7 +509,39 @@ def test_few_cases_are_all_learned_from():
     assert [len(part) for part in holdout(50, 0.0, 0, None, None)] == [50, 0]
 
 
-# Random state
+# Random state and precision
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_double_precision_throughout(kind):
+    X, y = sines(12)
+    single, double = (
+        kind(**TINY | {"dropout": 0.0}, dtype=dtype).fit(X, y) for dtype in ("float32", "float64")
+    )
+    assert {p.dtype for p in double.model_.parameters()} == {torch.float64}
+    answers = [
+        double.set_params(dtype=dtype)._latent_start(X) for dtype in ("float64", "float32")
+    ]  # parameters set later say nothing of the model that is there
+    assert answers[0].dtype == np.float64 and single._latent_start(X).dtype == np.float32
+    np.testing.assert_array_equal(*answers)
+    if hasattr(double, "predict_proba"):
+        assert double.predict_proba(X).dtype == np.float64
+    # The same start and the same draws for answers, but rounding goes other ways.
+    np.testing.assert_allclose(
+        double.sample(3, [0.0, 1.0], random_state=0),
+        single.sample(3, [0.0, 1.0], random_state=0),
+        atol=0.05,
+    )
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_without_samples_of_z0_the_order_of_series_is_no_matter(kind):
+    X, y = sines(12)
+    settings = {**TINY, **EXACT, "validation_fraction": 0.0, "max_epochs": 4}
+    one = kind(**settings).fit(X, y).reconstruct(X)
+    np.testing.assert_allclose(kind(**settings).fit(X[::-1], y[::-1]).reconstruct(X), one)
+    sampled = kind(**settings | {"sample_z0": True})
+    assert abs(sampled.fit(X[::-1], y[::-1]).reconstruct(X) - one)[:, 0].max() > 1e-4
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -68,6 +68,7 @@ OPEN = {"onnx": onnx_program, "torch": torch_program}
         {"ode": "morph-stable", "latent_dim": 1, "ode_options": None},
         {"ode_options": {"goal": [1.0, 0.0, -1.0, 0.5], "dense_output": 1e-6}},
         {"time_origin": "absolute"},
+        {"dtype": "float64"},
     ],
     ids=str,
 )
@@ -165,14 +166,15 @@ def test_points_are_averaged_where_labels_came_one_a_series():
 
 
 @pytest.mark.slow
-def test_reconstructors(tmp_path):
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("float64", 1e-11)])
+def test_reconstructors(tmp_path, dtype, atol):
     X = decays(12)
-    model = LatentODEReconstructor(**LINEAR).fit(X)
+    model = LatentODEReconstructor(**LINEAR, dtype=dtype).fit(X)
     path = model.export(tmp_path / "model.onnx", n_samples=4)
     query = np.linspace(0, 4, 12 * 5).reshape(12, 5)
     found = onnx_program(path)(series_inputs(X) | {"query_times": query})
     wanted = model.reconstruct(X, query, n_samples=4, return_std=True)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_allclose(found, wanted, atol=atol)
 
 
 def test_reconstructors_without_draws():

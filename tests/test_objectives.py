@@ -75,6 +75,7 @@ def test_the_total_is_the_weighted_sum_of_its_parts():
     factors = torch.tensor([2.0, 1.0, 0.0])
     weighted = objective(output, batch, labels, kl_share=0.25, case_weight=factors)
     torch.testing.assert_close(weighted.total, (2 * each[0] + each[1]) / 3)
+    torch.testing.assert_close(weighted.parts["nll"], ((2 * nll[0] + nll[1]) / 3).detach())
 
 
 def test_a_weight_counts_in_a_batch_of_one():

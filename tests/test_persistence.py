@@ -61,6 +61,32 @@ def test_a_loaded_model_is_the_saved_one(kind, tmp_path):
     assert copy.fit(X, y).n_iter_ == 2  # and it can learn anew
 
 
+@pytest.mark.parametrize("kind", ALL)
+def test_double_precision_survives_in_files_pickles_and_checkpoints(kind, tmp_path):
+    X, y = sines(12)
+    settings = {**MORPH, "dtype": "float64", "checkpoint": tmp_path / "run.pt"}
+    model = kind(**settings).fit(X, y)
+    wanted = model.reconstruct(X, [0.5])
+    path = model.save(tmp_path / "model.safetensors")
+    resumed = kind(**settings, resume=True).fit(X, y)
+    for copy in (kind.load(path), pickle.loads(pickle.dumps(model)), resumed):
+        assert {p.dtype for p in copy.model_.parameters()} == {torch.float64}
+        np.testing.assert_array_equal(copy.reconstruct(X, [0.5]), wanted)
+    with pytest.raises(ValueError, match="cannot be continued from") as problem:
+        kind(**settings | {"dtype": "float32"}, resume=True).fit(X, y)
+    assert "float64, wanted torch.float32" in str(problem.value.__cause__)
+
+
+def test_files_from_before_there_was_a_precision_are_read(path, model):
+    tensors, config = read_model(path)
+    for name in ("dtype", "sample_z0"):
+        del config["params"][name]
+    copy = LatentODEClassifier.load(write_model(path, tensors, config))
+    assert copy.dtype == "float32" and copy.sample_z0
+    X, _ = sines(12)
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+
+
 def test_labels_of_points_survive(tmp_path):
     X = np.random.default_rng(0).random((12, 4))
     model = LatentODEPointClassifier(**TINY).fit(X, X > 0.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from latent_morph.scaling import SeriesScaler
+from latent_morph.scaling import SCALES, SeriesScaler
 from latent_morph.series import SeriesBatch, as_series
 
 NAN = float("nan")
@@ -192,3 +192,18 @@ def test_files_written_before_there_were_logarithms_are_read():
     state = SeriesScaler().fit(exponentials()).state()
     del state["threshold"]
     assert SeriesScaler.from_state(state).threshold_ is None
+
+
+@pytest.mark.parametrize("values", SCALES)
+def test_a_weight_is_so_many_copies(values):
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randn(9, 40, 2, generator=generator, dtype=torch.float64).exp()
+    X[torch.rand(X.shape, generator=generator) < 0.2] = torch.nan
+    cases, counts = as_series(X, dtype=torch.float64), torch.tensor([1, 3, 1, 2, 50, 1, 1, 4, 1])
+    weighted = SeriesScaler(values).fit(cases, weight=counts)
+    repeated = SeriesScaler(values).fit(cases[torch.arange(9).repeat_interleave(counts)])
+    for name, number in repeated.state().items():
+        if not isinstance(number, (str, type(None))):
+            np.testing.assert_allclose(weighted.state()[name], number, rtol=1e-12)
+    with pytest.raises(ValueError, match="weight must be 9 positive numbers"):
+        SeriesScaler(values).fit(cases, weight=0 * counts)

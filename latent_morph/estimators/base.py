@@ -37,6 +37,7 @@ from latent_morph.training import (
 )
 
 ENCODERS = ("morph", "gru-ode")
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # A fading memory: what lies further back than the span of a series counts for little.
 ENCODER_ODE_DEFAULTS: dict[str, dict[str, Any]] = {
     "linear": {"stable": True, "eigenvectors": "identity"},
@@ -64,6 +65,7 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "reconstruction_weight": [_NOT_NEGATIVE],
     "kl_weight": [_NOT_NEGATIVE],
     "kl_warmup": [Interval(Real, 0, 1, closed="both")],
+    "sample_z0": ["boolean"],
     "time_origin": [StrOptions({"case", "absolute"})],
     "optimizer": [StrOptions(set(OPTIMIZERS))],
     "learning_rate": [_POSITIVE],
@@ -79,6 +81,7 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "resume": ["boolean"],
     "compile": ["boolean"],
     "device": [str],
+    "dtype": [StrOptions(set(DTYPES))],
     "random_state": ["random_state"],
     "verbose": ["verbose"],
     "callbacks": ["array-like", None],
@@ -113,6 +116,7 @@ class LatentODEBase(FittedFiles):
     reconstruction_weight: float
     kl_weight: float
     kl_warmup: float
+    sample_z0: bool
     time_origin: str
     optimizer: str
     learning_rate: float
@@ -128,6 +132,7 @@ class LatentODEBase(FittedFiles):
     resume: bool
     compile: bool
     device: str
+    dtype: str
     random_state: Any
     verbose: int | bool
     callbacks: Sequence[AnyCallback] | None
@@ -180,7 +185,11 @@ class LatentODEBase(FittedFiles):
         return self._series(X, reset=False)
 
     def _scale(self, batch: SeriesBatch) -> SeriesBatch:
-        return self.scaler_.transform(batch).to(dtype=torch.float32)
+        return self.scaler_.transform(batch).to(dtype=self._precision())
+
+    def _precision(self) -> torch.dtype:
+        """That of the model that is there, whatever the parameters were set to since."""
+        return DTYPES[self._fitted_with["dtype"]]
 
     def _query_times(self, times: Data, batch: SeriesBatch) -> Tensor:
         """Raw query times, (Q,) shared or (N, Q), to scaled ones (N, Q)."""
@@ -201,31 +210,34 @@ class LatentODEBase(FittedFiles):
         labels: Tensor | None = None,
         strata: np.ndarray | None = None,
         groups: Data = None,
-        sample_weight: Data = None,
+        weight: np.ndarray | None = None,
         class_weight: Tensor | None = None,
         keep: float | None = None,
         target_points: int | None = None,
     ) -> Self:
         check_device("device", self.device)
+        self._remember_params()
         if self.resume and not isinstance(self.random_state, Integral):
             # Another seed would hold out other cases, some of them learned from before.
             raise ValueError(f"resume needs an integer random_state, got {self.random_state!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learn, check = holdout(len(batch), self.validation_fraction, seed, strata, groups)
+        factors = None if weight is None else torch.from_numpy(weight / weight[learn].mean())
         self.scaler_ = SeriesScaler(origin=self.time_origin).fit(
-            batch[learn] if target is None else target[learn]
+            batch[learn] if target is None else target[learn],
+            weight=None if factors is None else factors[learn],
         )
-        weight = None if sample_weight is None else case_factors(sample_weight, batch, learn)
         if target is not None:
             target = self._scaled_target(target, batch.times[:, 0])
-        examples = Examples(self._scale(batch), target, labels, weight).to(self.device)
-        self._remember_params()
+        if factors is not None:
+            factors = factors.to(self._precision())
+        examples = Examples(self._scale(batch), target, labels, factors).to(self.device)
         with seeded(seed):
             self.model_ = self._new_model().to(self.device)
             if self.compile:
                 compile_warps(self.model_)
         if class_weight is not None:
-            class_weight = class_weight.to(self.device)
+            class_weight = class_weight.to(self.device, self._precision())
         settings = Settings(
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
@@ -237,6 +249,7 @@ class LatentODEBase(FittedFiles):
             budget=self.budget,
             patience=self.patience,
             kl_warmup=self.kl_warmup,
+            sample_z0=self.sample_z0,
             keep=keep,
             target_points=target_points,
             checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
@@ -304,7 +317,8 @@ class LatentODEBase(FittedFiles):
                 head=getattr(self, "head"),  # noqa: B009  # a classifier's parameter
                 width=self.hidden_dim,
             )
-        return LatentODE(encoder, flow, decoder, head)  # type: ignore[arg-type]
+        model = LatentODE(encoder, flow, decoder, head)  # type: ignore[arg-type]
+        return model.to(DTYPES[self.dtype])
 
     def _build_encoder(self) -> Encoder:
         options = self.encoder_ode_options
@@ -473,6 +487,7 @@ class LatentODEBase(FittedFiles):
         generator = torch.Generator(device=self.device).manual_seed(seed)
         with torch.inference_mode():
             z0 = torch.randn(n_cases, self.latent_dim, generator=generator, device=self.device)
+            z0 = z0.to(self._precision())  # drawn alike in either
             emission = self.model_.decoder(self.model_.flow(z0, elapsed.to(self.device)))
             noise = torch.randn(emission.mean.shape, generator=generator, device=self.device)
             drawn = emission.mean + emission.std * noise
@@ -499,7 +514,8 @@ class LatentODEBase(FittedFiles):
     def _draws(self, n_samples: int) -> Tensor:
         """(n_samples, D) of noise, the same for every case: a place in a batch is no matter."""
         generator = torch.Generator(device=self.device).manual_seed(0)
-        return torch.randn(n_samples, self.latent_dim, generator=generator, device=self.device)
+        draws = torch.randn(n_samples, self.latent_dim, generator=generator, device=self.device)
+        return draws.to(self._precision())
 
     def _latent_start(self, X: Data) -> np.ndarray:
         """(N, D) posterior means of z0."""
@@ -553,15 +569,25 @@ def holdout(
     return np.sort(order[n_check:]), np.sort(order[:n_check])
 
 
-def case_factors(sample_weight: Data, batch: SeriesBatch, learn: np.ndarray) -> Tensor:
-    """(N,) checked weights of the cases, 1 on average over those to learn from."""
-    factors = _check_sample_weight(
+def counted_cases(
+    batch: SeriesBatch, sample_weight: Data, groups: Data
+) -> tuple[np.ndarray | slice, np.ndarray | None, Data]:
+    """Which cases there are, their weights and groups: one of weight zero might as well be absent.
+
+    Raises:
+        ValueError: There is not one weight, or one group, a case, or no weight is positive.
+    """
+    if groups is not None:
+        check_consistent_length(batch.values, groups)
+    if sample_weight is None:
+        return slice(None), None, groups
+    weight = _check_sample_weight(
         sample_weight, batch.values, dtype=np.float64, ensure_non_negative=True
     )
-    average = factors[learn].mean()
-    if average == 0:
+    there = np.flatnonzero(weight)
+    if not len(there):
         raise ValueError("sample_weight is zero for every series to learn from")
-    return torch.from_numpy(factors / average).float()
+    return there, weight[there], None if groups is None else np.asarray(groups)[there]
 
 
 def as_moments(name: str, times: Data) -> Tensor:

@@ -14,7 +14,11 @@ from torch import Tensor
 
 from latent_morph.callbacks import AnyCallback
 from latent_morph.decoders import SeriesHead
-from latent_morph.estimators.base import CLASSIFIER_CONSTRAINTS, LatentODEBase
+from latent_morph.estimators.base import (
+    CLASSIFIER_CONSTRAINTS,
+    LatentODEBase,
+    counted_cases,
+)
 from latent_morph.export import Program, classifier_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE, LatentOutput
@@ -53,6 +57,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         reconstruction_weight: float = 0.1,
         kl_weight: float = 0.1,
         kl_warmup: float = 0.2,
+        sample_z0: bool = True,
         class_weight: dict[Any, float] | str | None = None,
         time_origin: str = "case",
         optimizer: str = "adamw",
@@ -69,6 +74,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         resume: bool = False,
         compile: bool = False,
         device: str = "cpu",
+        dtype: str = "float32",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
         callbacks: Sequence[AnyCallback] | None = None,
@@ -92,6 +98,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         self.reconstruction_weight = reconstruction_weight
         self.kl_weight = kl_weight
         self.kl_warmup = kl_warmup
+        self.sample_z0 = sample_z0
         self.class_weight = class_weight
         self.time_origin = time_origin
         self.optimizer = optimizer
@@ -108,6 +115,7 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         self.resume = resume
         self.compile = compile
         self.device = device
+        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
@@ -125,12 +133,17 @@ class ClassifierBase(ClassifierMixin, LatentODEBase):
         self.classes_, codes = np.unique(y, return_inverse=True)
         return codes.reshape(y.shape)
 
-    def _class_factors(self, codes: np.ndarray) -> torch.Tensor | None:
+    def _class_factors(self, codes: np.ndarray, weight: np.ndarray | None) -> Tensor | None:
+        """(K,) from the codes of all labels and the weights of these."""
         if self.class_weight is None:
             return None
-        labels = self.classes_[codes.ravel()]
-        factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
-        return torch.from_numpy(factors.astype(np.float32))
+        if self.class_weight == "balanced" and weight is not None:
+            share = np.bincount(codes, weight)  # scikit-learn takes weights only since 1.7
+            factors = share.sum() / (len(share) * share)
+        else:
+            labels = self.classes_[codes]
+            factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
+        return torch.from_numpy(factors)
 
     def _validation_score(
         self, model: LatentODE, examples: Examples, class_weight: Tensor | None
@@ -204,6 +217,9 @@ class LatentODEClassifier(ClassifierBase):
         Weight of the posterior's divergence from a standard normal, per observed value.
     kl_warmup : float, default=0.2
         Share of training over which that weight rises from 0.
+    sample_z0 : bool, default=True
+        Whether training draws z0 from its posterior. False takes the posterior's mean: nothing is
+        random about a step then, and nothing but the divergence says how wide a posterior is.
     class_weight : dict, "balanced" or None, default=None
         Factors of the classes in the cross-entropy.
     time_origin : {"case", "absolute"}, default="case"
@@ -239,6 +255,9 @@ class LatentODEClassifier(ClassifierBase):
         to twice as fast; without a compiler training goes on as without this.
     device : str, default="cpu"
         Where to compute: "cpu" or a CUDA device.
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of training and of answers. Double precision takes longer and is for results
+        that are to agree to many digits.
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
@@ -300,7 +319,8 @@ class LatentODEClassifier(ClassifierBase):
         y : array-like of shape (n_cases,)
             One label a series.
         sample_weight : array-like of shape (n_cases,), default=None
-            Factors of the series in the loss.
+            How much each series counts, in scales, loss and validation: 2 is as good as a copy
+            more, 0 as good as its absence. Only their proportions matter.
         groups : array-like of shape (n_cases,), default=None
             Series of one group are validated on together or learned from together.
         """
@@ -309,14 +329,15 @@ class LatentODEClassifier(ClassifierBase):
         batch = self._series(X, reset=True)
         y = column_or_1d(_check_y(y, estimator=self), warn=True)
         check_consistent_length(batch.values, y)
-        codes = self._encode_labels(y)
+        there, weight, groups = counted_cases(batch, sample_weight, groups)
+        codes = self._encode_labels(y[there])
         return self._fit(
-            batch,
+            batch[there],
             labels=torch.from_numpy(codes),
             strata=codes,
             groups=groups,
-            sample_weight=sample_weight,
-            class_weight=self._class_factors(codes),
+            weight=weight,
+            class_weight=self._class_factors(codes, weight),
         )
 
     def predict_proba(self, X: Data) -> np.ndarray:
@@ -364,7 +385,8 @@ def accuracy(
 ) -> float:
     """Share of labels, of series or of time points, that the likeliest class gets right.
 
-    Labels count as their classes do in training: with balanced classes it is balanced accuracy.
+    Labels count as their series and their classes do in training: with balanced classes it is
+    balanced accuracy.
     """
     right = total = 0.0
     size = max(batch_size, 256)
@@ -375,6 +397,8 @@ def accuracy(
         weight = (part.labels >= 0).double()
         if class_weight is not None:
             weight = weight * class_weight.double()[part.labels.clamp(min=0)]
+        if part.weight is not None:
+            weight = (weight.t() * part.weight).t()  # labels are (N,) or (N, T)
         hit = class_logits(model(part.seen)).argmax(-1) == part.labels
         right += float((weight * hit).sum())
         total += float(weight.sum())

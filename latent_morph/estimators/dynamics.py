@@ -26,7 +26,9 @@ from latent_morph.dynamics import (
 )
 from latent_morph.estimators.base import (
     COMMON_CONSTRAINTS,
+    DTYPES,
     as_moments,
+    counted_cases,
     is_table,
     resolve_flow,
 )
@@ -61,6 +63,7 @@ _SHARED = (
     "checkpoint",
     "resume",
     "device",
+    "dtype",
     "random_state",
     "verbose",
     "callbacks",
@@ -137,6 +140,8 @@ class DynamicsRegressor(FittedFiles):
         Continue from `checkpoint` if it exists.
     device : str, default="cpu"
         Where to train and predict.
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of training; answers have double precision in any case.
     random_state : int, RandomState instance or None, default=None
         Seed of the start, of restarts and of the held-out choice.
     verbose : int or bool, default=0
@@ -228,6 +233,7 @@ class DynamicsRegressor(FittedFiles):
         checkpoint: str | Path | None = None,
         resume: bool = False,
         device: str = "cpu",
+        dtype: str = "float32",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
         callbacks: Sequence[AnyCallback] | None = None,
@@ -257,6 +263,7 @@ class DynamicsRegressor(FittedFiles):
         self.checkpoint = checkpoint
         self.resume = resume
         self.device = device
+        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
@@ -272,7 +279,7 @@ class DynamicsRegressor(FittedFiles):
 
     # Fitting
 
-    def fit(self, X: Data, y: Data = None) -> Self:
+    def fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
         """Learns from trajectories.
 
         Parameters
@@ -282,48 +289,62 @@ class DynamicsRegressor(FittedFiles):
             fine. A trajectory is rolled out from its first row without a gap.
         y : ignored
             For pipelines.
+        sample_weight : array-like of shape (n_cases,), default=None
+            How much each trajectory counts, in scales, goal, loss and validation: 2 is as good as
+            a copy more, 0 as good as its absence. Only their proportions matter.
         """
         self._validate_params()
         check_device("device", self.device)
         if self.resume and not isinstance(self.random_state, Integral):
             raise ValueError(f"resume needs an integer random_state, got {self.random_state!r}")
         batch = check_trajectories(self._series(X, reset=True))
+        there, weight, _ = counted_cases(batch, sample_weight, None)
+        if weight is not None:
+            batch = check_trajectories(batch[there])
+        factors = None if weight is None else torch.from_numpy(weight / weight.mean())
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         learn, check = held_out(len(batch), self.validation_fraction, seed)
         settings = self._settings()
         if len(check) and self.refit and self.budget is not None:
             settings = replace(settings, budget=self.budget / 2)
-        history = self._train(batch[learn], batch[check] if len(check) else None, seed, settings)
+        whole = Examples(batch, weight=factors)
+        history = self._train(whole[learn], whole[check] if len(check) else None, seed, settings)
         if len(check) and self.refit:
             again = replace(settings, max_epochs=max(1, history.best_epoch), patience=None)
-            self._train(batch, None, seed, replace(again, checkpoint=None, resume=False))
+            self._train(whole, None, seed, replace(again, checkpoint=None, resume=False))
         self.n_learn_, self.n_validation_ = len(learn), len(check)
         self._finish(history)
         return self
 
     def _train(
-        self, learn: SeriesBatch, check: SeriesBatch | None, seed: int, settings: Settings
+        self, learn: Examples, check: Examples | None, seed: int, settings: Settings
     ) -> History:
-        """Scales, builds and trains from scratch."""
+        """Scales, builds and trains from scratch on trajectories in the units of the data."""
         center = self._goal(learn)
-        self.scaler_ = SeriesScaler(self.scale).fit(learn, center=center)
-        scaled = self._scaled(learn)
+        self.scaler_ = SeriesScaler(self.scale).fit(learn.seen, center=center, weight=learn.weight)
+        scaled = self._scaled(learn.seen)
         self._remember_params()
         with seeded(seed):
-            self.model_ = self._build().to(self.device)
+            self.model_ = self._build().to(self.device, DTYPES[self.dtype])
         linear = base_of(self.model_.flow)
         if self.linear_start and linear is not None:
-            start_from(linear, fitted_matrix(*finite_differences(scaled)))
+            states, velocity, case = finite_differences(scaled)
+            weight = None if learn.weight is None else learn.weight[case]
+            start_from(linear, fitted_matrix(states, velocity, weight))
         return train(
             self.model_,
             RolloutLoss(self.loss, velocity_weight=self.velocity_weight),
-            Examples(scaled).to(self.device),
-            None if check is None else Examples(self._scaled(check)).to(self.device),
+            self._scaled_examples(learn),
+            None if check is None else self._scaled_examples(check),
             self._validation_score,
             replace(settings, batch_size=len(learn)),
             seed=seed,
             callbacks=[*([ProgressLog()] if self.verbose else []), *(self.callbacks or ())],
         )
+
+    def _scaled_examples(self, raw: Examples) -> Examples:
+        weight = None if raw.weight is None else raw.weight.to(DTYPES[self.dtype])
+        return Examples(self._scaled(raw.seen), weight=weight).to(self.device)
 
     def _settings(self) -> Settings:
         return Settings(
@@ -340,13 +361,17 @@ class DynamicsRegressor(FittedFiles):
             resume=self.resume,
         )
 
-    def _goal(self, batch: SeriesBatch) -> Tensor | None:
+    def _goal(self, learn: Examples) -> Tensor | None:
         """(C,) where the equilibrium is to be, in the units of the data, or None."""
         if self.goal is None:
             return None
         if isinstance(self.goal, str):
+            batch = learn.seen
             rows = batch.mask.all(-1).long() * torch.arange(1, batch.n_times + 1)
-            return batch.values[torch.arange(len(batch)), rows.argmax(1)].mean(0).double()
+            ends = batch.values[torch.arange(len(batch)), rows.argmax(1)]
+            if learn.weight is None:
+                return ends.mean(0)
+            return learn.weight @ ends / learn.weight.sum()
         try:
             point = torch.as_tensor(np.asarray(self.goal, dtype=np.float64))
         except (TypeError, ValueError) as problem:
@@ -392,7 +417,11 @@ class DynamicsRegressor(FittedFiles):
         output = model(examples.seen)
         inverse = self.scaler_.inverse_values
         error = inverse(output.states.double()) - inverse(output.target.double())
-        return -float(error[output.mask].square().mean())
+        squares = error[output.mask].square()
+        if examples.weight is None:
+            return -float(squares.mean())
+        factor = examples.weight.double().view(-1, 1, 1).expand_as(error)[output.mask]
+        return -float((factor * squares).sum() / factor.sum())
 
     def _finish(self, history: History) -> None:
         self.model_ = self._precise(self.model_).eval()
@@ -408,7 +437,8 @@ class DynamicsRegressor(FittedFiles):
         return dynamics_program(self.model_, self.scaler_)
 
     def _precise(self, model: DynamicsModel) -> DynamicsModel:
-        # Trained in single precision, but answers are worth double: starts and goals to the digit.
+        # Trained in single precision as a rule, but answers are worth double: starts and goals to
+        # the digit.
         return model.to(self._place().device, self._place().dtype)
 
     def _place(self) -> Tensor:
@@ -458,7 +488,7 @@ class DynamicsRegressor(FittedFiles):
         return batch
 
     def _scaled(self, batch: SeriesBatch) -> SeriesBatch:
-        return self.scaler_.transform(batch).to(dtype=torch.float32)
+        return self.scaler_.transform(batch).to(dtype=DTYPES[self.dtype])
 
     def _states(self, name: str, states: Data) -> Tensor:
         """(..., C) in scaled units from states in the units of the data."""

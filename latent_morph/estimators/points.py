@@ -10,6 +10,7 @@ from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
 from latent_morph.decoders import PointHead
+from latent_morph.estimators.base import counted_cases
 from latent_morph.estimators.classifier import ClassifierBase, class_logits
 from latent_morph.export import Program, classifier_program
 from latent_morph.series import Data, SeriesBatch, insert_rows, is_timed
@@ -66,6 +67,9 @@ class LatentODEPointClassifier(ClassifierBase):
         Weight of the posterior's divergence from a standard normal, per observed value.
     kl_warmup : float, default=0.2
         Share of training over which that weight rises from 0.
+    sample_z0 : bool, default=True
+        Whether training draws z0 from its posterior. False takes the posterior's mean: nothing is
+        random about a step then, and nothing but the divergence says how wide a posterior is.
     class_weight : dict, "balanced" or None, default=None
         Factors of the classes in the cross-entropy.
     time_origin : {"case", "absolute"}, default="case"
@@ -101,6 +105,9 @@ class LatentODEPointClassifier(ClassifierBase):
         to twice as fast; without a compiler training goes on as without this.
     device : str, default="cpu"
         Where to compute: "cpu" or a CUDA device.
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of training and of answers. Double precision takes longer and is for results
+        that are to agree to many digits.
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
@@ -164,7 +171,8 @@ class LatentODEPointClassifier(ClassifierBase):
         y : array-like of shape (n_cases, n_times) or (n_cases,), or list of arrays (T_i,)
             Labels.
         sample_weight : array-like of shape (n_cases,), default=None
-            Factors of the series in the loss.
+            How much each series counts, in scales, loss and validation: 2 is as good as a copy
+            more, 0 as good as its absence. Only their proportions matter.
         groups : array-like of shape (n_cases,), default=None
             Series of one group are validated on together or learned from together.
         """
@@ -174,15 +182,20 @@ class LatentODEPointClassifier(ClassifierBase):
         labels, self.one_label_a_series_ = flat_labels(y, batch)
         if not self.one_label_a_series_:
             check_sorted(X)
+        there, weight, groups = counted_cases(batch, sample_weight, groups)
+        of_case = np.repeat(np.arange(len(batch)), batch.lengths.numpy())
+        labels = labels[np.isin(of_case, np.arange(len(batch))[there])]
+        batch = batch[there]
         codes = torch.full(batch.values.shape[:2], -1, dtype=torch.int64)
         flat = self._encode_labels(labels)
         codes[batch.present] = torch.from_numpy(flat)
+        of_label = None if weight is None else np.repeat(weight, batch.lengths.numpy())
         return self._fit(
             batch,
             labels=codes,
             groups=groups,
-            sample_weight=sample_weight,
-            class_weight=self._class_factors(flat),
+            weight=weight,
+            class_weight=self._class_factors(flat, of_label),
         )
 
     @overload
@@ -277,7 +290,8 @@ class LatentODEPointClassifier(ClassifierBase):
 
     def _probabilities(self, batch: SeriesBatch) -> Tensor:
         """(N, T, K) at the series' own times; what stands in padding means nothing."""
-        answers = torch.zeros(len(batch), batch.n_times, len(self.classes_))
+        shape = len(batch), batch.n_times, len(self.classes_)
+        answers = torch.zeros(shape, dtype=self._precision())
         for chosen, output in self._outputs(batch):
             part = class_logits(output).softmax(-1)
             answers[chosen, : part.shape[1]] = part.cpu()

@@ -14,7 +14,12 @@ from torch import Tensor
 
 from latent_morph.callbacks import AnyCallback
 from latent_morph.checks import check_count
-from latent_morph.estimators.base import COMMON_CONSTRAINTS, LatentODEBase, is_table
+from latent_morph.estimators.base import (
+    COMMON_CONSTRAINTS,
+    LatentODEBase,
+    counted_cases,
+    is_table,
+)
 from latent_morph.export import reconstructor_program, write_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE
@@ -69,6 +74,9 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         the loss the evidence lower bound, for honest samples; less reconstructs better.
     kl_warmup : float, default=0.2
         Share of training over which that weight rises from 0.
+    sample_z0 : bool, default=True
+        Whether training draws z0 from its posterior. False takes the posterior's mean: nothing is
+        random about a step then, and nothing but the divergence says how wide a posterior is.
     keep : float or None, default=None
         In training, show the encoder a fresh random share of each series' rows every time, and
         hold the reconstruction against all of them: learning to fill in. None shows everything.
@@ -109,6 +117,9 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         to twice as fast; without a compiler training goes on as without this.
     device : str, default="cpu"
         Where to compute: "cpu" or a CUDA device.
+    dtype : {"float32", "float64"}, default="float32"
+        Precision of training and of answers. Double precision takes longer and is for results
+        that are to agree to many digits.
     random_state : int, RandomState instance or None, default=None
         Seed of everything random; the same seed gives the same result.
     verbose : int or bool, default=0
@@ -177,6 +188,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         reconstruction_weight: float = 1.0,
         kl_weight: float = 0.1,
         kl_warmup: float = 0.2,
+        sample_z0: bool = True,
         keep: float | None = None,
         target_points: int | None = 100,
         time_origin: str = "case",
@@ -194,6 +206,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         resume: bool = False,
         compile: bool = False,
         device: str = "cpu",
+        dtype: str = "float32",
         random_state: int | np.random.RandomState | None = None,
         verbose: int | bool = 0,
         callbacks: Sequence[AnyCallback] | None = None,
@@ -215,6 +228,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.reconstruction_weight = reconstruction_weight
         self.kl_weight = kl_weight
         self.kl_warmup = kl_warmup
+        self.sample_z0 = sample_z0
         self.keep = keep
         self.target_points = target_points
         self.time_origin = time_origin
@@ -232,6 +246,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.resume = resume
         self.compile = compile
         self.device = device
+        self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
@@ -249,7 +264,8 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
             What is to be reconstructed, if that is more than X: the same series at further times.
             Anything else is ignored, as scikit-learn's transformers do.
         sample_weight : array-like of shape (n_cases,), default=None
-            Factors of the series in the loss.
+            How much each series counts, in scales, loss and validation: 2 is as good as a copy
+            more, 0 as good as its absence. Only their proportions matter.
         groups : array-like of shape (n_cases,), default=None
             Series of one group are validated on together or learned from together.
         """
@@ -258,11 +274,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         target = target_series(y)
         if target is not None:
             check_targets(target, batch)
+        there, weight, groups = counted_cases(batch, sample_weight, groups)
         return self._fit(
-            batch,
-            target=target,
+            batch[there],
+            target=None if target is None else target[there],
             groups=groups,
-            sample_weight=sample_weight,
+            weight=weight,
             keep=self.keep,
             target_points=self.target_points,
         )
@@ -338,7 +355,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float32"]
+        tags.transformer_tags.preserves_dtype = [self.dtype]
         return tags
 
     def get_feature_names_out(self, input_features: Data = None) -> np.ndarray:
@@ -365,8 +382,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
             seen = part.seen if self.keep is None else thin(part.seen, self.keep, random)
             error = model(seen, target.times).emission.mean - target.values
             error = self.scaler_.inverse_scale(error)
-            total += float(error[target.mask].square().sum())
-            count += float(target.mask.sum())
+            squares = error[target.mask].square()
+            factor = torch.ones_like(squares)
+            if part.weight is not None:
+                factor = part.weight.view(-1, 1, 1).expand_as(error)[target.mask]
+            total += float((factor * squares).sum())
+            count += float(factor.double().sum())
         return -total / max(count, 1.0)
 
 
