@@ -87,6 +87,16 @@ def test_files_from_before_there_was_a_precision_are_read(path, model):
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
 
 
+def test_files_from_before_there_was_a_number_of_modes_are_read(tmp_path):
+    X, y = sines(12)
+    model = LatentODEClassifier(**MORPH | {"hidden_dim": 10, "encoder_modes": 5}).fit(X, y)
+    tensors, config = read_model(model.save(tmp_path / "m"))
+    del config["params"]["encoder_modes"]
+    copy = LatentODEClassifier.load(write_model(tmp_path / "m", tensors, config))
+    assert copy.encoder_modes == 5
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+
+
 def test_labels_of_points_survive(tmp_path):
     X = np.random.default_rng(0).random((12, 4))
     model = LatentODEPointClassifier(**TINY).fit(X, X > 0.5)
@@ -243,7 +253,15 @@ def test_an_edit_is_noticed_even_where_it_makes_sense(path):
 @pytest.mark.parametrize("huge", [10**7, 10**30])
 @pytest.mark.parametrize(
     "where",
-    ["n_channels", "latent_dim", "hidden_dim", "decoder_width", "decoder_depth", "encoder_layers"],
+    [
+        "n_channels",
+        "latent_dim",
+        "hidden_dim",
+        "decoder_width",
+        "decoder_depth",
+        "encoder_layers",
+        "encoder_modes",
+    ],
 )
 def test_no_file_can_fill_the_memory(path, where, huge):
     change = {where: huge} if where == "n_channels" else {"params": {where: huge}}

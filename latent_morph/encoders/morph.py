@@ -28,8 +28,9 @@ class MorphEncoder(Encoder):
     Args:
         n_channels: C.
         latent_dim: D.
-        hidden_dim: Size of the states; half as many modes run in each direction.
+        hidden_dim: Size of the states.
         layers: How many.
+        modes: Of a layer, in each direction of time.
         dropout: Share of each layer's update that is left out in training.
         pool: Observations that are taken in together. For long series: the recurrence has that
             many times fewer steps, and rows share the state of their group.
@@ -43,6 +44,7 @@ class MorphEncoder(Encoder):
         *,
         hidden_dim: int = 64,
         layers: int = 3,
+        modes: int = 16,
         dropout: float = 0.1,
         pool: int = 1,
         warp_blocks: int = 1,
@@ -50,14 +52,15 @@ class MorphEncoder(Encoder):
         super().__init__(n_channels, latent_dim, hidden_dim)
         self.pool = check_count("pool", pool)
         self.embed = nn.Linear(pool * (2 * n_channels + 1), hidden_dim)
-        stack = [_Layer(hidden_dim, dropout) for _ in range(check_count("layers", layers))]
+        check_count("modes", modes)
+        stack = [_Layer(hidden_dim, modes, dropout) for _ in range(check_count("layers", layers))]
         self.layers = nn.ModuleList(stack)
         self.warp = (
             make_inn(hidden_dim, blocks=warp_blocks, width=hidden_dim // 2 + 1)
             if warp_blocks
             else nn.Identity()
         )
-        n_known = hidden_dim + 4 * stack[-1].n_modes
+        n_known = hidden_dim + 4 * modes
         self.posterior = mlp(n_known, 2 * latent_dim, width=hidden_dim)
 
     def _encode(self, batch: SeriesBatch) -> Encoding:
@@ -130,18 +133,16 @@ def _pooled(batch: SeriesBatch, pool: int) -> _Tokens:
 class _Layer(nn.Module):
     """Modes in both directions of time, driven by the rows, then a gated residual update."""
 
-    def __init__(self, hidden_dim: int, dropout: float) -> None:
+    def __init__(self, hidden_dim: int, n_modes: int, dropout: float) -> None:
         super().__init__()
-        self.n_modes = max(1, hidden_dim // 2)
+        self.n_modes = n_modes
         # From a memory of the whole span to one of a hundredth; from no turn to as many.
-        octaves = torch.linspace(0.0, math.log(100.0), self.n_modes)
+        octaves = torch.linspace(0.0, math.log(100.0), n_modes)
         self.log_rates = nn.Parameter(octaves.repeat(2, 1))
-        self.frequencies = nn.Parameter(
-            torch.pi * torch.linspace(0.0, 30.0, self.n_modes).repeat(2, 1)
-        )
+        self.frequencies = nn.Parameter(torch.pi * torch.linspace(0.0, 30.0, n_modes).repeat(2, 1))
         self.norm = nn.LayerNorm(hidden_dim)
-        self.drive = nn.Linear(hidden_dim, 4 * self.n_modes)
-        self.read = nn.Linear(4 * self.n_modes, hidden_dim)
+        self.drive = nn.Linear(hidden_dim, 4 * n_modes)
+        self.read = nn.Linear(4 * n_modes, hidden_dim)
         self.gate = nn.Linear(hidden_dim, hidden_dim)
         self.dropout = dropout
 

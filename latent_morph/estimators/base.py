@@ -52,6 +52,7 @@ COMMON_CONSTRAINTS: dict[str, list[Any]] = {
     "ode_options": [dict, None],
     "encoder": [StrOptions(set(ENCODERS))],
     "encoder_layers": [_COUNT],
+    "encoder_modes": [_COUNT],
     "dropout": [Interval(Real, 0, 1, closed="left")],
     "pool": [_COUNT],
     "encoder_ode": [str, callable],
@@ -103,6 +104,7 @@ class LatentODEBase(FittedFiles):
     ode_options: dict[str, Any] | None
     encoder: str
     encoder_layers: int
+    encoder_modes: int
     dropout: float
     pool: int
     encoder_ode: str | Recipe
@@ -331,6 +333,7 @@ class LatentODEBase(FittedFiles):
                 self.latent_dim,
                 hidden_dim=self.hidden_dim,
                 layers=self.encoder_layers,
+                modes=self.encoder_modes,
                 dropout=self.dropout,
                 pool=self.pool,
             )

@@ -113,6 +113,8 @@ class FittedFiles(BaseEstimator):
             params = config["params"] | {"device": device, "callbacks": None}
             if "class_weight" in params:
                 params["class_weight"] = _from_json_pairs(params["class_weight"])
+            if "hidden_dim" in params:  # which decided on the modes before they were a parameter
+                params.setdefault("encoder_modes", max(1, params["hidden_dim"] // 2))
             known = kind._get_param_names()
             estimator = kind(**{name: params[name] for name in known if name in params})
             estimator._validate_params()

@@ -43,10 +43,12 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         Options of the recipe, for example `{"rtol": 1e-3}` for `"dopri5"`.
     encoder : {"morph", "gru-ode"}, default="morph"
         How series are encoded: in closed form, by linear flows with jumps at the observations, or
-        by a GRU update at every observation with any ODE between them. The next three parameters
+        by a GRU update at every observation with any ODE between them. The next four parameters
         are the former's, the three after them the latter's.
     encoder_layers : int, default=3
         Layers of the closed-form encoder.
+    encoder_modes : int, default=16
+        Decaying rotations by which a layer remembers, in each direction of time.
     dropout : float, default=0.0
         Share of each layer's update that is left out in training.
     pool : int, default=1
@@ -113,8 +115,9 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
     resume : bool, default=False
         Continue from the checkpoint if it exists.
     compile : bool, default=False
-        Have torch compile the invertible networks. That takes a minute at first and makes them up
-        to twice as fast; without a compiler training goes on as without this.
+        Have torch compile the invertible networks, which takes some tens of seconds at first.
+        On a CPU little is gained, and nothing in training, unless they are large; without a
+        compiler training goes on as without this.
     device : str, default="cpu"
         Where to compute: "cpu" or a CUDA device.
     dtype : {"float32", "float64"}, default="float32"
@@ -175,6 +178,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         ode_options: dict[str, Any] | None = None,
         encoder: str = "morph",
         encoder_layers: int = 3,
+        encoder_modes: int = 16,
         dropout: float = 0.0,
         pool: int = 1,
         encoder_ode: str | Recipe = "linear",
@@ -215,6 +219,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         self.ode_options = ode_options
         self.encoder = encoder
         self.encoder_layers = encoder_layers
+        self.encoder_modes = encoder_modes
         self.dropout = dropout
         self.pool = pool
         self.encoder_ode = encoder_ode

@@ -17,7 +17,7 @@ _DEFAULT: dict[str, dict[str, Any]] = {
         "kl_weight": 0.03,
         "max_epochs": 300,
     },
-    "activity": {"max_epochs": 30},
+    "activity": {"encoder_modes": 8, "max_epochs": 30},
     # Beats have up to 187 samples, and there are many of them: larger steps, less to forget.
     "ecg": {"batch_size": 128, "max_epochs": 12, "pool": 4, "dropout": 0.1},
     "physionet": {"batch_size": 64, "max_epochs": 15, "class_weight": "balanced"},
