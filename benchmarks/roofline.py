@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.models import SETTINGS, query, trained
 from benchmarks.rows import Row, timed_rows
+from latent_morph.bijections import CouplingINN
 from latent_morph.diagnostics import interleaved
 from latent_morph.flows import MorphFlow
 
@@ -28,12 +29,14 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
         flow = model.model_.flow
         assert isinstance(flow, MorphFlow)
         n_points = len(z0) * times.shape[-1]
+        assert isinstance(flow.warp, CouplingINN)
+        piece = min(n_points, flow.warp.piece(z0.dtype))
         layers = [part for part in flow.warp.modules() if isinstance(part, nn.Linear)]
         flops = 2 * n_points * sum(layer.weight.numel() for layer in layers)
         timings = interleaved(
             {
                 "morph": _inference(partial(flow, z0, times)),
-                "products": _inference(_products(layers, n_points)),
+                "products": _inference(_products(layers, n_points, piece)),
                 "square product": _inference(lambda: square @ square),
             },
             repeats=5 if short else 20,
@@ -58,16 +61,17 @@ def _inference(call: Callable[[], Any]) -> Callable[[], Any]:
     return torch.inference_mode()(call)
 
 
-def _products(layers: list[nn.Linear], n_points: int) -> Callable[[], Any]:
+def _products(layers: list[nn.Linear], n_points: int, piece: int) -> Callable[[], Any]:
     """The weights of all layers times as many columns, in pieces as the INN takes them."""
-    piece = min(8192, n_points)
-    inputs: dict[int, Tensor] = {
-        size: torch.randn(size, piece) for size in {layer.in_features for layer in layers}
+    sizes = [len(part) for part in torch.arange(n_points).split(piece)]
+    widths = {layer.in_features for layer in layers}
+    inputs: dict[tuple[int, int], Tensor] = {
+        (width, size): torch.randn(width, size) for width in widths for size in set(sizes)
     }
 
     def call() -> None:
-        for _ in range(round(n_points / piece)):
+        for size in sizes:
             for layer in layers:
-                torch.mm(layer.weight, inputs[layer.in_features])
+                torch.mm(layer.weight, inputs[layer.in_features, size])
 
     return call

@@ -94,7 +94,8 @@ def test_agrees_with_freias_own_evaluation(preset, dim):
 
 
 def test_many_points_without_gradients_are_the_same_points():
-    warp, x = stirred(make_inn(3, seed=0)), states(2, 5000)
+    warp, x = stirred(make_inn(3, width=256, seed=0)), states(2, 1500)
+    assert warp.piece(x.dtype) < 3000  # so they pass in pieces
     with torch.inference_mode():
         image = warp(x)
     torch.testing.assert_close(image, warp(x).detach(), atol=1e-13, rtol=1e-13)

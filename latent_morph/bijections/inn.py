@@ -32,8 +32,9 @@ INN_PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Points a piece where no gradient is recorded: what a layer computes then stays in the cache.
-_PIECE = 8192
+# Where no gradient is recorded, points pass in pieces of which a hidden layer has so many bytes:
+# what it computes then stays in the cache.
+_LAYER_BYTES = 2**21
 
 _COUPLINGS = {"glow": "GLOWCouplingBlock", "rnvp": "RNVPCouplingBlock"}
 
@@ -63,6 +64,7 @@ class CouplingINN(Bijection):
         clamp: float,
     ) -> None:
         super().__init__(dim)
+        self.width = width
         # FrEIA pulls in scipy.stats, about a second: pay when a network is built, not at import.
         from FrEIA import modules
 
@@ -97,14 +99,19 @@ class CouplingINN(Bijection):
             return self(x.movedim(0, -1)).movedim(-1, 0)
         return self._in_pieces(self._columns_forward, x)
 
+    def piece(self, dtype: torch.dtype) -> int:
+        """How many points of `dtype` pass at once, where there are more and no gradient."""
+        return max(1, _LAYER_BYTES // (self.width * dtype.itemsize))
+
     def _in_pieces(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Applies `function`, which maps points as columns (dim, M), to (dim, ...)."""
         columns = x.reshape(self.dim, -1)
         # With gradients every intermediate result is kept anyway, and there is nothing to save.
         whole = torch.is_grad_enabled() or torch.compiler.is_compiling()
-        if whole or columns.shape[1] <= _PIECE:
+        size = self.piece(x.dtype)
+        if whole or columns.shape[1] <= size:
             return function(columns).view(x.shape)
-        done = [function(piece) for piece in columns.split(_PIECE, dim=1)]
+        done = [function(piece) for piece in columns.split(size, dim=1)]
         return torch.cat(done, dim=1).view(x.shape)
 
     def _columns_forward(self, x: Tensor) -> Tensor:
