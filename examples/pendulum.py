@@ -79,11 +79,13 @@ def draw(flow: Flow, data: Data, title: str, path: Path) -> None:
         for curve in paths:
             axis.plot(*curve.unbind(-1), color="#c0392b", linewidth=1.2, zorder=2)
         axis.set_title(name, fontsize=11)
-        axis.set_aspect("equal")
+        axis.set_aspect("equal", adjustable="datalim")  # both panels, and titles, as high
         axis.set_axis_off()
     points = seen[:12].reshape(-1, 2)
     axes[0, -1].scatter(*points.unbind(-1), s=5, color="#1f3a5f", zorder=3, label="observations")
-    axes[0, -1].legend(loc="upper right", frameon=False, fontsize=9)
+    axes[0, -1].legend(
+        loc="upper right", bbox_to_anchor=(1, 0.02), frameon=False, fontsize=9, markerscale=2
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -58,7 +58,7 @@ def test_pictures_are_small_and_shown():
     text = "".join(page.read_text() for page in [*PAGES, ROOT / "README.md"])
     for picture in (ROOT / "docs").glob("*.png"):
         assert f"{picture.name})" in text, f"{picture.name} is shown nowhere"
-        assert picture.stat().st_size < 250_000
+        assert picture.stat().st_size < 200_000
 
 
 def test_the_reference_is_what_the_docstrings_say():

@@ -293,6 +293,25 @@ def test_timedeltas_are_seconds(reconstructor):
     )
 
 
+def test_latent_trajectories_start_where_transform_says_and_decode_to_the_answer(reconstructor):
+    X = decays(5, seed=3)
+    own = reconstructor.latent_trajectory(X)
+    longest = max(len(times) for times, _ in X)
+    assert own.shape == (5, longest, 4)
+    starts = np.array([times[:1] for times, _ in X])
+    at_start = reconstructor.latent_trajectory(X, starts)
+    np.testing.assert_allclose(at_start[:, 0], reconstructor.transform(X), atol=1e-5)
+    for (times, _), states in zip(X, own, strict=True):
+        assert np.isnan(states[len(times) :]).all() and np.isfinite(states[: len(times)]).all()
+    with torch.no_grad():
+        decoded = reconstructor.model_.decoder(torch.from_numpy(own)).mean
+    wanted = reconstructor.reconstruct(X, n_samples=0)
+    found = reconstructor.scaler_.inverse_values(decoded.double())
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    with pytest.raises(ValueError, match=r"times must have shape \(Q,\) or \(5, Q\)"):
+        reconstructor.latent_trajectory(X, np.zeros((4, 2)))
+
+
 def test_fewer_draws_of_the_posterior_are_its_mean(reconstructor):
     X = decays(4)
     mean = reconstructor.predict(X)

@@ -48,6 +48,7 @@ def main() -> None:
     mean, std = classifier.reconstruct(batch, times=[0.5, 1.0], return_std=True)
     assert_type(mean, np.ndarray)
     assert_type(std, np.ndarray)
+    assert_type(classifier.latent_trajectory(batch, times=[0.5]), np.ndarray)
     assert_type(classifier.save("model.safetensors"), Path)
     assert_type(LatentODEClassifier.load("model.safetensors"), LatentODEClassifier)
     assert_type(classifier.best_epoch_, int)

@@ -463,6 +463,34 @@ class LatentODEBase(FittedFiles):
         times = batch.times[:, -1:] + steps
         return self.reconstruct(batch, times, n_samples=n_samples, return_std=return_std)
 
+    def latent_trajectory(self, X: Data, times: Data = None) -> np.ndarray:
+        """The latent state of each series at any times: the ODE from the posterior's mean.
+
+        Parameters
+        ----------
+        X : series
+            What was observed.
+        times : array-like of shape (Q,) or (n_cases, Q), default=None
+            When, in the units of the data; the series' own times by default.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, Q, latent_dim)
+            Rows beyond the length of a shorter series are NaN where `times` is None.
+        """
+        batch = self._asked(X)
+        query = None if times is None else self._query_times(times, batch)
+        states = []
+        with torch.inference_mode():
+            for chosen, part in self._parts(batch):
+                asked = part.times if query is None else query[chosen].to(self.device)
+                z0 = self.model_.encoder(part.trim()).mean
+                states.append(self.model_.flow(z0, asked).cpu())
+        answer = torch.cat(states)
+        if times is None:
+            answer = answer.masked_fill(~batch.present.unsqueeze(-1), torch.nan)
+        return answer.numpy()
+
     def sample(self, n_cases: int, times: Data, *, random_state: Any = None) -> np.ndarray:  # noqa: ANN401
         """Draws new series from the model: z0 from the prior, then flow, decoder and noise.
 

@@ -134,7 +134,7 @@ def plot_latent_trajectories(
         share = np.linspace(0, 1, 100)
         first, last = batch.times[:, :1].numpy(), batch.times[:, -1:].numpy()
         times = first + share * (last - first)
-    states = _latent_states(estimator, batch, times)
+    states = estimator.latent_trajectory(batch, times).astype(float)
     plane, directions = _main_plane(states)
     n_cases, n_times = plane.shape[:2]
     codes, names = np.zeros((n_cases, n_times), int), None
@@ -293,18 +293,6 @@ def _draw_classes(
             raise ValueError(f"labels is {labels!r}; wanted one of {names}")
         ax.set_title(f"true class: {labels}", loc="right", fontsize=SMALL, color=INK)
     ax.set_ylabel("probability, by what\nwas seen so far", fontsize=SMALL)
-
-
-def _latent_states(estimator: LatentODEBase, batch: SeriesBatch, times: ArrayLike) -> np.ndarray:
-    """(N, Q, D) the flow from each posterior's mean."""
-    batch = estimator._asked(batch)
-    query = estimator._query_times(times, batch)
-    parts = []
-    with torch.inference_mode():
-        for chosen, part in estimator._parts(batch):
-            z0 = estimator.model_.encoder(part).mean
-            parts.append(estimator.model_.flow(z0, query[chosen].to(z0.device)).cpu())
-    return torch.cat(parts).double().numpy()
 
 
 def _main_plane(states: np.ndarray) -> tuple[np.ndarray, list[str]]:
