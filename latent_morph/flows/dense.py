@@ -16,13 +16,19 @@ Curve = Callable[[Tensor, Tensor], Tensor]
 
 
 def dense_curve(
-    curve: Curve, start: Tensor, times: Tensor, *, tolerance: float, panels: int
+    curve: Curve,
+    start: Tensor,
+    times: Tensor,
+    *,
+    tolerance: float,
+    panels: int,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """`curve(start, times)` to `tolerance`, from fewer evaluations where there are many times.
 
-    The span of the times is cut into panels with Chebyshev nodes in each. Series whose last
-    coefficients in every panel are small, which bounds what the polynomials leave out, are read
-    off. The others get twice as many panels, until there would be nearly as many nodes as
+    The span of the times is cut into panels with Chebyshev nodes in each. Panels of a series whose
+    last coefficients are small, which bounds what the polynomial leaves out, are read off. The
+    others and their neighbours are cut in two, until there would be nearly as many nodes as
     times, and the curve itself is evaluated. Series do not see each other: each gets the panels it
     needs.
 
@@ -32,6 +38,7 @@ def dense_curve(
         times: (T,) shared by all series, or (N, T).
         tolerance: Largest error, relative to the largest absolute value of each series' curve.
         panels: How many to try first.
+        scale: (N,) that largest value, as far as it is known from more of the curve than `times`.
     """
     n_times = times.shape[-1]
     if n_times < _PAYS * panels * (DEGREE + 1):
@@ -44,23 +51,46 @@ def dense_curve(
     share = ((edges + (nodes + 1) / 2) / panels).flatten().to(times)
     values = curve(start, first + span * share).unflatten(1, (panels, DEGREE + 1))
     place = (times - first) / span.clamp(min=torch.finfo(times.dtype).tiny) * panels
-    read = _read_shared if times.ndim == 1 else _read_ragged
-    good = _resolved(transform, values.detach(), tolerance)
+    seen = values.detach().abs().amax((1, 2, 3))
+    scale = seen if scale is None else torch.maximum(scale, seen)
+    good = _resolved(transform, values.detach(), tolerance * scale)
+    states = (_read_shared if times.ndim == 1 else _read_ragged)(transform, values, place)
     if good.all():
-        return read(transform, values, place)
-    rest = ~good
+        return states
+    series, rows = _rows_in(place, _with_neighbours(~good))
+    asked = times[rows] if times.ndim == 1 else times[series.unsqueeze(1), rows]
     finer = dense_curve(
-        curve,
-        start[rest],
-        times if times.ndim == 1 else times[rest],
-        tolerance=tolerance,
-        panels=2 * panels,
+        curve, start[series], asked, tolerance=tolerance, panels=2, scale=scale[series]
     )
-    if rest.all():
-        return finer
-    states = read(transform, values, place)  # to pick the good ones out first would cost a copy
-    states[rest] = finer
-    return states
+    return states.index_put((series.unsqueeze(1), rows), finer)
+
+
+def _with_neighbours(panels: Tensor) -> Tensor:
+    """(N, P) also the panels beside: a bend at an edge is hard to see from one side of it."""
+    wider = panels.clone()
+    wider[:, 1:] |= panels[:, :-1]
+    wider[:, :-1] |= panels[:, 1:]
+    return wider
+
+
+def _rows_in(place: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """The series (B,) of `chosen` panels (N, P), and which of the times are in each (B, W).
+
+    A panel with fewer times than the fullest has its last one several times; one without any is
+    left out.
+    """
+    ordered, order = place.sort(dim=-1)
+    panels = chosen.shape[1]
+    edges = torch.arange(panels + 1, dtype=place.dtype, device=place.device)
+    edges[-1] = torch.inf  # the last edge belongs to the last panel
+    begins = torch.searchsorted(ordered, edges.expand(*place.shape[:-1], -1).contiguous())
+    counts = begins.diff(dim=-1).expand(len(chosen), -1)
+    series, panel = (chosen & (counts > 0)).nonzero(as_tuple=True)
+    count = counts[series, panel].unsqueeze(1)
+    begin = begins.expand(len(chosen), -1)[series, panel].unsqueeze(1)
+    within = torch.arange(int(count.max()), device=place.device).minimum(count - 1)
+    slot = begin + within
+    return series, order[slot] if order.ndim == 1 else order[series.unsqueeze(1), slot]
 
 
 @cache
@@ -84,25 +114,26 @@ def _cosine_transform(degree: int) -> Tensor:
     return matrix
 
 
-def _resolved(transform: Tensor, values: Tensor, tolerance: float) -> Tensor:
-    """(N,) whether what lies beyond the last coefficients of values (N, P, K, D) is negligible.
+def _resolved(transform: Tensor, values: Tensor, tolerance: Tensor) -> Tensor:
+    """(N, P) whether what lies beyond the last coefficients of values (N, P, K, D) is negligible.
 
     Coefficients of a smooth curve fall geometrically: how fast is seen in the last two quarters,
     and what follows sums to a geometric series; four times that, with a fall of no more than one
     half believed, was enough in all of the tests. A sharp bend falls slowly, and a long tail of
     small coefficients is a large error. What has reached the rounding errors falls no further and
-    is done.
+    is done. `tolerance` (N,) is absolute.
     """
     quarter = len(transform) // 4
+    n_series, panels = values.shape[:2]
     ending = transform[-2 * quarter :] @ values.movedim(2, 0).flatten(1)
-    sizes = ending.view(2, quarter, len(values), -1).abs().amax((1, 3))  # (2, N)
-    scale = values.abs().amax((1, 2, 3))
+    sizes = ending.view(2, quarter, n_series, panels, -1).abs().amax((1, 4))  # (2, N, P)
+    largest = values.abs().amax((2, 3))
     left = sizes[1]
     fall = (left / sizes[0].clamp(min=torch.finfo(left.dtype).tiny)).clamp(0.5, 0.99)
     beyond = 4 * left * (1 + quarter * fall / (1 - fall))
     rounding = 16 * torch.finfo(left.dtype).eps
-    beyond = torch.where(left <= rounding * scale, 4 * left, beyond)
-    return beyond <= tolerance * scale
+    beyond = torch.where(left <= rounding * largest, 4 * left, beyond)
+    return beyond <= tolerance.unsqueeze(1)
 
 
 def _panel(place: Tensor, panels: int) -> Tensor:
