@@ -447,7 +447,8 @@ def _pack_cases(
             raise ValueError(f"case {i} has {len(clock)} times but {len(rows)} rows of values")
         if rows.shape[1] != values[0].shape[1]:
             raise ValueError(
-                f"case {i} has {rows.shape[1]} channels; wanted {values[0].shape[1]} as in case 0"
+                f"case {i} has {rows.shape[1]} channels; wanted {values[0].shape[1]} as in case 0 "
+                f"(a row is a time, a column a channel)"
             )
     case = np.repeat(np.arange(len(values)), [len(rows) for rows in values])
     return pack_rows(case, np.concatenate(times), np.concatenate(values), len(values), dtype=dtype)
