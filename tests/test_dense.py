@@ -167,6 +167,30 @@ def test_times_in_any_order_find_their_panel(own_times):
     assert error(found, bends(sharpness, times)) <= 1e-6
 
 
+@pytest.mark.parametrize("own_times", [False, True])
+def test_a_bend_where_nobody_asks(own_times):
+    """All unresolved panels, and those beside them, may be without any times."""
+    ends = torch.linspace(0, 0.2, 4000).double()
+    times = torch.cat([ends, 0.8 + ends])
+    times = times.repeat(2, 1) if own_times else times
+    sharp = torch.tensor([[1e3], [1e4]]).double()
+
+    def step(sharpness, t):
+        return torch.tanh(sharpness * (t - 0.5)).unsqueeze(-1)
+
+    found = dense_curve(step, sharp, times, tolerance=1e-6, panels=16)
+    assert error(found, step(sharp, times)) <= 1e-6
+
+
+def test_a_curve_that_leaves_the_numbers_comes_to_an_end():
+    start, same = torch.ones(2, 1).double(), torch.full((500,), 0.7).double()
+    for times in (same, torch.linspace(0, 1, 5000).double(), same.repeat(2, 1)):
+        found = dense_curve(
+            lambda x, t: (x / 0 * t).unsqueeze(-1), start, times, tolerance=1e-6, panels=1
+        )
+        assert not found.isfinite().any()
+
+
 def test_one_time_many_times_over():
     exact, dense = pair(1e-6)
     z, times = states(5, dim=4), torch.full((500,), 0.7).double()

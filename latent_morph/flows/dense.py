@@ -58,10 +58,15 @@ def dense_curve(
     if good.all():
         return states
     series, rows = _rows_in(place, _with_neighbours(~good))
+    if not len(series):
+        return states  # nobody asks where it bends
     asked = times[rows] if times.ndim == 1 else times[series.unsqueeze(1), rows]
-    finer = dense_curve(
-        curve, start[series], asked, tolerance=tolerance, panels=2, scale=scale[series]
-    )
+    if panels > 1 and rows.shape[1] == n_times:
+        finer = curve(start[series], asked)  # one time, many times over: no cut would part them
+    else:
+        finer = dense_curve(
+            curve, start[series], asked, tolerance=tolerance, panels=2, scale=scale[series]
+        )
     return states.index_put((series.unsqueeze(1), rows), finer)
 
 
@@ -88,7 +93,8 @@ def _rows_in(place: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     series, panel = (chosen & (counts > 0)).nonzero(as_tuple=True)
     count = counts[series, panel].unsqueeze(1)
     begin = begins.expand(len(chosen), -1)[series, panel].unsqueeze(1)
-    within = torch.arange(int(count.max()), device=place.device).minimum(count - 1)
+    width = int(count.max()) if len(count) else 0
+    within = torch.arange(width, device=place.device).minimum(count - 1)
     slot = begin + within
     return series, order[slot] if order.ndim == 1 else order[series.unsqueeze(1), slot]
 
