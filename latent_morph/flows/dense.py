@@ -53,20 +53,21 @@ def dense_curve(
     place = (times - first) / span.clamp(min=torch.finfo(times.dtype).tiny) * panels
     seen = values.detach().abs().amax((1, 2, 3))
     scale = seen if scale is None else torch.maximum(scale, seen)
-    good = _resolved(transform, values.detach(), tolerance * scale)
-    states = (_read_shared if times.ndim == 1 else _read_ragged)(transform, values, place)
-    if good.all():
-        return states
-    series, rows = _rows_in(place, _with_neighbours(~good))
-    if not len(series):
-        return states  # nobody asks where it bends
-    asked = times[rows] if times.ndim == 1 else times[series.unsqueeze(1), rows]
-    if panels > 1 and rows.shape[1] == n_times:
-        finer = curve(start[series], asked)  # one time, many times over: no cut would part them
-    else:
-        finer = dense_curve(
-            curve, start[series], asked, tolerance=tolerance, panels=2, scale=scale[series]
+    unresolved = _with_neighbours(~_resolved(transform, values.detach(), tolerance * scale))
+    if unresolved.all():
+        return dense_curve(
+            curve, start, times, tolerance=tolerance, panels=2 * panels, scale=scale
         )
+    states = (_read_shared if times.ndim == 1 else _read_ragged)(transform, values, place)
+    if not unresolved.any():
+        return states
+    series, rows = _rows_in(place, unresolved)
+    if not len(series):
+        return states  # nobody asks where it is not
+    asked = times[rows] if times.ndim == 1 else times[series.unsqueeze(1), rows]
+    finer = dense_curve(
+        curve, start[series], asked, tolerance=tolerance, panels=2, scale=scale[series]
+    )
     return states.index_put((series.unsqueeze(1), rows), finer)
 
 
@@ -85,8 +86,7 @@ def _rows_in(place: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     left out.
     """
     ordered, order = place.sort(dim=-1)
-    panels = chosen.shape[1]
-    edges = torch.arange(panels + 1, dtype=place.dtype, device=place.device)
+    edges = torch.arange(chosen.shape[1] + 1, dtype=place.dtype, device=place.device)
     edges[-1] = torch.inf  # the last edge belongs to the last panel
     begins = torch.searchsorted(ordered, edges.expand(*place.shape[:-1], -1).contiguous())
     counts = begins.diff(dim=-1).expand(len(chosen), -1)
