@@ -8,13 +8,13 @@ import torch
 
 from benchmarks.models import problem
 from benchmarks.rows import Row
+from latent_morph.descent import Descent
 from latent_morph.estimators.base import LatentODEBase
 from latent_morph.experiments.presets import preset_parameters
 from latent_morph.experiments.tasks import TASKS
 from latent_morph.models import LatentODE, LatentOutput
 from latent_morph.objectives import Objective
 from latent_morph.series import SeriesBatch
-from latent_morph.training import OPTIMIZERS
 
 TITLE = "An epoch of Human Activity, from batches of it"
 
@@ -97,7 +97,7 @@ class _Stage:
         self.batch = estimator._scale(X[: self.batch_size]).trim()
         codes = np.searchsorted(estimator.classes_, y[: self.batch_size])
         self.labels = torch.from_numpy(codes)
-        self.optimiser = OPTIMIZERS["adamw"](self.model.parameters(), lr=1e-5, fused=True)
+        self.descent = Descent(self.model, learning_rate=1e-5, gradient_clip=1.0)
 
     def turn(self) -> list[dict[str, float]]:
         """Some steps and predictions in a row, as in an epoch.
@@ -123,11 +123,9 @@ class _Stage:
         output = LatentOutput(encoding, z0, trajectory, model.decoder(trajectory), logits)
         loss = self.objective(output, batch, self.labels).total
         clock.append(time.perf_counter())
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        self.descent.gradient(loss)
         clock.append(time.perf_counter())
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        self.optimiser.step()
+        self.descent.move()
         clock.append(time.perf_counter())
         return dict(zip(PARTS, np.diff(clock).tolist(), strict=True))
 

@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.models import SETTINGS, query, trained
 from benchmarks.rows import Row, timed_rows
-from latent_morph.bijections import CouplingINN
+from latent_morph.bijections.inn import CouplingINN, LayerOfBlocks
 from latent_morph.diagnostics import interleaved
 from latent_morph.flows import MorphFlow
 
@@ -31,12 +31,13 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
         n_points = len(z0) * times.shape[-1]
         assert isinstance(flow.warp, CouplingINN)
         piece = min(n_points, flow.warp.piece(z0.dtype))
-        layers = [part for part in flow.warp.modules() if isinstance(part, nn.Linear)]
-        flops = 2 * n_points * sum(layer.weight.numel() for layer in layers)
+        layers = [part for part in flow.warp.modules() if isinstance(part, LayerOfBlocks)]
+        matrices = [matrix for layer in layers for matrix in layer.weight.detach()]
+        flops = 2 * n_points * sum(matrix.numel() for matrix in matrices)
         timings = interleaved(
             {
                 "morph": _inference(partial(flow, z0, times)),
-                "products": _inference(_products(layers, n_points, piece)),
+                "products": _inference(_products(matrices, n_points, piece)),
                 "square product": _inference(lambda: square @ square),
             },
             repeats=5 if short else 20,
@@ -61,17 +62,17 @@ def _inference(call: Callable[[], Any]) -> Callable[[], Any]:
     return torch.inference_mode()(call)
 
 
-def _products(layers: list[nn.Linear], n_points: int, piece: int) -> Callable[[], Any]:
+def _products(matrices: list[Tensor], n_points: int, piece: int) -> Callable[[], Any]:
     """The weights of all layers times as many columns, in pieces as the INN takes them."""
     sizes = [len(part) for part in torch.arange(n_points).split(piece)]
-    widths = {layer.in_features for layer in layers}
+    widths = {matrix.shape[1] for matrix in matrices}
     inputs: dict[tuple[int, int], Tensor] = {
         (width, size): torch.randn(width, size) for width in widths for size in set(sizes)
     }
 
     def call() -> None:
         for size in sizes:
-            for layer in layers:
-                torch.mm(layer.weight, inputs[layer.in_features, size])
+            for matrix in matrices:
+                torch.mm(matrix, inputs[matrix.shape[1], size])
 
     return call

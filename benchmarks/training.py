@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from benchmarks.rows import Row, timed_rows
 from benchmarks.trajectories import CANDIDATES, IMITATION, LEARNED, available, problem, trained
+from latent_morph.descent import Descent
 from latent_morph.diagnostics import interleaved
 from latent_morph.dynamics import RolloutLoss
 from latent_morph.estimators import DynamicsRegressor
@@ -49,12 +48,10 @@ def _step(estimator: DynamicsRegressor, X: SeriesBatch) -> Callable[[], Any]:
     model = estimator.model_.float().train()
     batch = estimator._scaled(X)
     objective = RolloutLoss(estimator.loss)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    descent = Descent(model, learning_rate=1e-6, gradient_clip=1.0)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
-        objective(model(batch, sample=True)).total.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        descent.gradient(objective(model(batch, sample=True)).total)
+        descent.move()
 
     return step

@@ -22,7 +22,9 @@ from latent_morph.records import atomic_path
 
 FORMAT = "latent_morph"
 # Since 2 there is a checksum, and the halves of the closed-form encoder's modes lie side by side.
-VERSION = 2
+# Since 3 the weights of an invertible network's blocks lie together, and a goal is reached by
+# moving what goes into the network instead of what comes out.
+VERSION = 3
 
 # What rebuilding a model from a file that holds anything at all may raise.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -83,6 +85,11 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise _VersionError(
                 f"{source} is of format version {version}, in which the weights of the encoder "
                 f"'morph' had another order: fit and save the model again"
+            )
+        if version < 3 and any(name.endswith("warp.goal") for name in tensors):
+            raise _VersionError(
+                f"{source} is of format version {version}, in which an ODE reached its goal in "
+                f"another way: fit and save the model again"
             )
         config = json.loads(text)
         if not isinstance(config, dict):

@@ -24,6 +24,7 @@ from latent_morph.callbacks import (
     as_callbacks,
 )
 from latent_morph.checks import NotFiniteError, check_choice
+from latent_morph.descent import Descent
 from latent_morph.flows import IntegrationError
 from latent_morph.objectives import Loss, count_values
 from latent_morph.seeding import seeded
@@ -32,14 +33,8 @@ from latent_morph.thinning import thin
 
 logger = logging.getLogger("latent_morph")
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adam": torch.optim.Adam,
-    "adamax": torch.optim.Adamax,
-}
-_FUSED = ("adamw", "adam")
 SCHEDULES = ("one-cycle", "exponential", "constant")
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2  # since 2 the optimiser has all weights in one vector
 
 
 class TrainingError(RuntimeError):
@@ -123,15 +118,21 @@ def train(
         FileNotFoundError: There is no folder for the checkpoint.
         ValueError: The checkpoint to resume from is damaged or of another model.
     """
-    check_choice("optimizer", settings.optimizer, OPTIMIZERS)
     check_choice("schedule", settings.schedule, SCHEDULES)
-    optimiser = _optimiser(model, settings)
-    state = _State(model, optimiser, np.random.RandomState(seed), settings)
-    if settings.resume:
-        state.restore()
+    descent = Descent(
+        model,
+        optimizer=settings.optimizer,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        gradient_clip=settings.gradient_clip,
+    )
     generator = torch.Generator(device=learn.seen.device)
     everyone = [*_asked_for(settings), *as_callbacks(callbacks)]
     with ExitStack() as at_the_end:
+        at_the_end.callback(descent.release)
+        state = _State(model, descent, np.random.RandomState(seed), settings)
+        if settings.resume:
+            state.restore()
         for callback in everyone:
             callback.on_train_begin(state)
             at_the_end.callback(callback.on_train_end, state)
@@ -150,18 +151,6 @@ def train(
             for callback in everyone:
                 callback.on_epoch_end(state)
     return state.history
-
-
-def _optimiser(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """One kernel for all tensors where there is one: small networks are many small tensors."""
-    placed = {parameter.device.type for parameter in model.parameters()}
-    fused = {"fused": True} if settings.optimizer in _FUSED and placed <= {"cpu", "cuda"} else {}
-    return OPTIMIZERS[settings.optimizer](
-        model.parameters(),
-        lr=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        **fused,
-    )
 
 
 def _asked_for(settings: Settings) -> list[Callback]:
@@ -199,8 +188,6 @@ def _epoch(
     for number, chosen in enumerate(batches, start=1):
         progress = state.progress(number / len(batches))
         rate = settings.learning_rate * learning_rate_factor(settings.schedule, progress)
-        for group in state.optimiser.param_groups:
-            group["lr"] = rate
         examples = learn[chosen].trimmed()
         seen, target = examples.seen, examples.target
         if settings.keep is not None:
@@ -228,12 +215,9 @@ def _epoch(
             n_values=n_values,
         )
         _check_number("loss", loss.total, where)
-        state.optimiser.zero_grad(set_to_none=True)
-        loss.total.backward()
-        longest = math.inf if settings.gradient_clip is None else settings.gradient_clip
-        norm = nn.utils.clip_grad_norm_(model.parameters(), longest)
+        norm = state.descent.gradient(loss.total)
         _check_number("norm of the gradient", norm, where)
-        state.optimiser.step()
+        state.descent.move(rate)
         for name, value in {"train_loss": loss.total.detach(), **loss.parts}.items():
             sums[name] = sums.get(name, 0.0) + value.item() * len(chosen)
         n_cases += len(chosen)
@@ -301,12 +285,12 @@ class _State:
     def __init__(
         self,
         model: nn.Module,
-        optimiser: torch.optim.Optimizer,
+        descent: Descent,
         random: np.random.RandomState,
         settings: Settings,
     ) -> None:
         self.model = model
-        self.optimiser = optimiser
+        self.descent = descent
         self.random = random
         self.settings = settings
         self.history = History()
@@ -355,7 +339,7 @@ class _State:
             "version": CHECKPOINT_VERSION,
             "model": _weights(self.model),
             "best": self.best,
-            "optimiser": copy.deepcopy(self.optimiser.state_dict()),
+            "optimiser": copy.deepcopy(self.descent.state_dict()),
             "rows": list(self.history.rows),
             "best_epoch": self.history.best_epoch,
             "best_score": self.history.best_score,
@@ -375,7 +359,7 @@ class _State:
             _check_same_types(content["model"], self.best)
             self.model.load_state_dict(content["model"])
             self.best = content["best"]
-            self.optimiser.load_state_dict(content["optimiser"])
+            self.descent.load_state_dict(content["optimiser"])
             kind, keys, position = content["random"]
             self.random.set_state((kind, keys.numpy().astype(np.uint32), position, 0, 0.0))
             self.history = History(content["rows"], content["best_epoch"], content["best_score"])

@@ -106,7 +106,7 @@ def test_paper_preset_has_the_papers_sizes():
     warp = make_inn(4, "paper")
     assert isinstance(warp, CouplingINN) and len(warp.blocks) == 5
     assert {type(block).__name__ for block in warp.blocks} == {"RNVPCouplingBlock"}
-    assert warp.blocks[0].subnet_s1[0].out_features == 1500
+    assert {layer.weight.shape for layer in warp.movers[0][0]} == {(5, 1500, 2), (5, 2, 1500)}
 
 
 def test_anchored_sends_the_origin_to_the_goal():

@@ -9,6 +9,7 @@ import torch
 
 from latent_morph import training
 from latent_morph.decoders import Decoder, SeriesHead
+from latent_morph.descent import OPTIMIZERS
 from latent_morph.encoders import GRUODEEncoder
 from latent_morph.flows import LinearFlow
 from latent_morph.models import LatentODE
@@ -108,7 +109,7 @@ def test_every_case_is_visited_once_an_epoch():
 # Interruptions
 
 
-@pytest.mark.parametrize("optimizer", training.OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(tmp_path, optimizer):
     settings = replace(QUICK, optimizer=optimizer, keep=0.6, checkpoint=tmp_path / "run.pt")
     scores = [0.1, 0.5, 0.2, 0.4]

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 import torch
@@ -38,9 +39,9 @@ class Bijection(nn.Module, abc.ABC):
         """`forward` with the coordinates as first axis: (dim, ...) to (dim, ...)."""
         return self._forward(x.movedim(0, -1)).movedim(-1, 0)
 
-    def both_ways(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-        """`inverse` and `on_columns` for use in a row, sharing what depends on no point."""
-        return self.inverse, self.on_columns
+    def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The inverse of `y` (N, dim), and `on_columns`, sharing what depends on no point."""
+        return self.inverse(y), self.on_columns
 
     @abc.abstractmethod
     def _forward(self, x: Tensor) -> Tensor: ...
@@ -96,40 +97,46 @@ class Inverted(Bijection):
 
 @final
 class Anchored(Bijection):
-    """A bijection moved so that the origin goes to `goal`, whatever the inner map learns."""
+    """A bijection entered where it leads to `goal`: the origin goes there, whatever it learns.
+
+    That is x -> entered(x + c) with c = entered^-1(goal). To move the image instead would do as
+    well, but then the origin would need a pass of its own before anything else can be mapped; c is
+    one more point of passes that are made anyway.
+    """
 
     goal: Tensor
 
-    def __init__(self, inner: Bijection, goal: Tensor) -> None:
-        super().__init__(inner.dim)
-        check_finite("goal", check_state("goal", goal, inner.dim))
+    def __init__(self, entered: Bijection, goal: Tensor) -> None:
+        super().__init__(entered.dim)
+        check_finite("goal", check_state("goal", goal, entered.dim))
         if goal.ndim != 1:
             raise ValueError(
-                f"goal must be one point ({inner.dim},), got shape {tuple(goal.shape)}"
+                f"goal must be one point ({entered.dim},), got shape {tuple(goal.shape)}"
             )
-        self.inner = inner
+        self.entered = entered
         self.register_buffer("goal", goal.detach().clone())
 
-    def both_ways(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-        """See `Bijection.both_ways`: the image of the origin is computed once."""
-        origin = self._image_of_origin()
-
-        def on_columns(x: Tensor) -> Tensor:
-            goal, start = (p.view(-1, *[1] * (x.ndim - 1)) for p in (self.goal, origin))
-            # The difference first: at the origin it is zero, and the sum the goal to the bit.
-            return goal + (self.inner.on_columns(x) - start)
-
-        return lambda y: self.inner.inverse(y - self.goal + origin), on_columns
+    def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """See `Bijection.both_ways`."""
+        x, on_columns = self.entered.both_ways(torch.cat([y, self.goal.unsqueeze(0)]))
+        center = x[-1]
+        return x[:-1] - center, partial(self._around, center, on_columns)
 
     def on_columns(self, x: Tensor) -> Tensor:
         """See `Bijection.on_columns`."""
-        return self.both_ways()[1](x)
+        center, on_columns = self.entered.both_ways(self.goal.unsqueeze(0))
+        return self._around(center[0], on_columns, x)
 
-    def _image_of_origin(self) -> Tensor:
-        return self.inner(torch.zeros_like(self.goal))
+    def _around(self, center: Tensor, on_columns: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """`on_columns`, given what leads to the goal, and the entered map's own."""
+        columns = x.reshape(self.dim, -1) + center.unsqueeze(1)
+        image = on_columns(torch.cat([columns, center.unsqueeze(1)], dim=1))
+        # The last column is the goal but for rounding: this difference makes it so to the bit.
+        rounding = (self.goal - image[:, -1]).detach()
+        return (image[:, :-1] + rounding.unsqueeze(1)).view(x.shape)
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self.goal + (self.inner(x) - self._image_of_origin())
+        return self.on_columns(x.movedim(-1, 0)).movedim(0, -1)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self.both_ways()[0](y)
+        return self.both_ways(y.reshape(-1, self.dim))[0].view(y.shape)

@@ -1,6 +1,6 @@
 """Invertible networks from FrEIA's coupling blocks; the only file that imports FrEIA."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.bijections.base import Bijection
+from latent_morph.bijections.coupling import Chain, CoupledByHand, Wiring, coupled
 from latent_morph.bijections.scalar import ScalarWarp
 from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.nn import mlp
@@ -37,6 +38,11 @@ INN_PRESETS: dict[str, dict[str, Any]] = {
 _LAYER_BYTES = 2**21
 
 _COUPLINGS = {"glow": "GLOWCouplingBlock", "rnvp": "RNVPCouplingBlock"}
+# FrEIA's names for the subnets that move the first half, then for those that move the second.
+_SUBNETS = {
+    "glow": (("subnet2",), ("subnet1",)),
+    "rnvp": (("subnet_s2", "subnet_t2"), ("subnet_s1", "subnet_t1")),
+}
 
 
 def _soft_clamp(u: Tensor) -> Tensor:
@@ -64,18 +70,27 @@ class CouplingINN(Bijection):
         clamp: float,
     ) -> None:
         super().__init__(dim)
-        self.width = width
+        self.coupling, self.activation = coupling, activation
+        self.width, self.clamp = width, clamp
+        self._by_hand = coupling == "glow" and depth == 1
         # FrEIA pulls in scipy.stats, about a second: pay when a network is built, not at import.
         from FrEIA import modules
 
-        make_block: Callable[..., nn.Module] = getattr(modules, _COUPLINGS[coupling])
+        make_block: Callable[..., Any] = getattr(modules, _COUPLINGS[coupling])
         subnet = partial(mlp, width=width, depth=depth, activation=activation, zero_last=True)
-        self.blocks = nn.ModuleList(
+        made = [
             make_block(
                 [(dim,)], subnet_constructor=subnet, clamp=clamp, clamp_activation=_soft_clamp
             )
             for _ in range(blocks)
+        ]
+        self._halves = (made[0].split_len1, made[0].split_len2)
+        # What moves the first half, then what moves the second: their subnets, and the layers.
+        self._layers = [[_together(made, name) for name in side] for side in _SUBNETS[coupling]]
+        self.movers = nn.ModuleList(
+            nn.ModuleList(nn.ModuleList(subnet) for subnet in mover) for mover in self._layers
         )
+        self.blocks = nn.ModuleList(made)
         # Block k works in the order `orders[k]`. To go from one block's order to the next's:
         # undo the old, apply the new, in a single gather.
         orders = [torch.arange(dim), *(torch.randperm(dim) for _ in range(blocks))]
@@ -83,27 +98,64 @@ class CouplingINN(Bijection):
         steps = [undo[k][orders[k + 1]] for k in range(blocks)]
         self.register_buffer("enter", torch.stack(steps))
         self.register_buffer("leave", undo[-1])
+        self.register_buffer("undo", self.enter.argsort(), persistent=False)
+        self.register_buffer("arrive", self.leave.argsort(), persistent=False)
 
     enter: Tensor  # (blocks, dim): the gather before each block
     leave: Tensor  # (dim,): the gather after the last one
+    undo: Tensor  # what undoes these
+    arrive: Tensor
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        prefix: str,
+        *args: Any,  # noqa: ANN401
+    ) -> None:
+        for old, new in self._former_names(prefix):
+            if all(name in state_dict for name in old):
+                state_dict[new] = torch.stack([state_dict.pop(name) for name in old])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.undo.copy_(self.enter.argsort())
+        self.arrive.copy_(self.leave.argsort())
+
+    def _former_names(self, prefix: str) -> Iterator[tuple[list[str], str]]:
+        """Until version 2 of model files, each block had its weights to itself."""
+        for i, mover in enumerate(self._layers):
+            for j, subnet in enumerate(mover):
+                name = _SUBNETS[self.coupling][i][j]
+                for k, _ in enumerate(subnet):
+                    for kind in ("weight", "bias"):
+                        old = [
+                            f"{prefix}blocks.{block}.{name}.{2 * k}.{kind}"
+                            for block in range(len(self.blocks))
+                        ]
+                        yield old, f"{prefix}movers.{i}.{j}.{k}.{kind}"
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self._in_pieces(self._columns_forward, x.movedim(-1, 0)).movedim(0, -1)
+        return self._mapped(x.movedim(-1, 0), self._passes()[0]).movedim(0, -1)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self._in_pieces(self._columns_inverse, y.movedim(-1, 0)).movedim(0, -1)
+        return self._mapped(y.movedim(-1, 0), self._passes()[1]).movedim(0, -1)
 
     def on_columns(self, x: Tensor) -> Tensor:
         """See `Bijection.on_columns`; this is how the network works inside."""
         if self._compiled_call_impl is not None:  # torch compiles a module's call, nothing else
             return self(x.movedim(0, -1)).movedim(-1, 0)
-        return self._in_pieces(self._columns_forward, x)
+        return self._mapped(x, self._passes()[0])
+
+    def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """See `Bijection.both_ways`."""
+        if self._compiled_call_impl is not None:
+            return super().both_ways(y)
+        forwards, backwards = self._passes()
+        return self._mapped(y.mT, backwards).mT, partial(self._mapped, function=forwards)
 
     def piece(self, dtype: torch.dtype) -> int:
         """How many points of `dtype` pass at once, where there are more and no gradient."""
         return max(1, _LAYER_BYTES // (self.width * dtype.itemsize))
 
-    def _in_pieces(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def _mapped(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Applies `function`, which maps points as columns (dim, M), to (dim, ...)."""
         columns = x.reshape(self.dim, -1)
         # With gradients every intermediate result is kept anyway, and there is nothing to save.
@@ -114,64 +166,80 @@ class CouplingINN(Bijection):
         done = [function(piece) for piece in columns.split(size, dim=1)]
         return torch.cat(done, dim=1).view(x.shape)
 
-    def _columns_forward(self, x: Tensor) -> Tensor:
-        for block, order in zip(self.blocks, self.enter, strict=True):
-            first, second = _halves(block, x.index_select(0, order))
-            first = _stretched(block, first, *_coefficients(block, 2, second))
-            second = _stretched(block, second, *_coefficients(block, 1, first))
-            x = torch.cat([first, second])
-        return x.index_select(0, self.leave)
+    def _passes(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """The map of points as columns (dim, M), and its inverse."""
+        wiring = Wiring(
+            enter=self.enter.unbind(),
+            undo=self.undo.unbind(),
+            leave=self.leave,
+            arrive=self.arrive,
+            halves=self._halves,
+            clamp=self.clamp,
+            activation=self.activation,
+        )
+        movers = [
+            [[(layer.weight, layer.bias) for layer in subnet] for subnet in mover]
+            for mover in self._layers
+        ]
+        chain = Chain(wiring, movers) if self._by_hand else None
 
-    def _columns_inverse(self, y: Tensor) -> Tensor:
-        y = y.index_copy(0, self.leave, y)
-        for block, order in zip(reversed(list(self.blocks)), self.enter.flip(0), strict=True):
-            first, second = _halves(block, y)
-            second = _unstretched(block, second, *_coefficients(block, 1, first))
-            first = _unstretched(block, first, *_coefficients(block, 2, second))
-            y = y.index_copy(0, order, torch.cat([first, second]))
-        return y
+        def passed(x: Tensor, *, inverse: bool) -> Tensor:
+            if chain is None or torch.compiler.is_compiling() or _being_transformed():
+                return coupled(x, wiring, movers, inverse=inverse)
+            if torch.is_grad_enabled():
+                return CoupledByHand.apply(x, chain, inverse, *chain.weights)
+            return chain.backwards(x) if inverse else chain.forwards(x)
 
-
-# FrEIA's blocks hold the parameters and define the map; it is evaluated here with points as
-# columns, so that halves and permutations are whole rows of memory, and without the
-# log-determinant, which no trajectory needs. The tests hold it against FrEIA's own forward.
-
-
-def _halves(block: Any, x: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
-    return x.split([block.split_len1, block.split_len2])
-
-
-def _coefficients(block: Any, side: int, passive: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-    """What scales and what shifts one half, computed from the other by the subnets of `side`."""
-    if hasattr(block, "subnet1"):
-        scale, shift = _on_columns(getattr(block, f"subnet{side}"), passive).chunk(2)
-    else:
-        scale = _on_columns(getattr(block, f"subnet_s{side}"), passive)
-        shift = _on_columns(getattr(block, f"subnet_t{side}"), passive)
-    return scale, shift
+        return partial(passed, inverse=False), partial(passed, inverse=True)
 
 
-def _stretched(block: Any, x: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
-    return torch.addcmul(shift, x, _scale(u, block.clamp))
+# FrEIA's blocks define the map and how it starts. It is evaluated with points as columns, so that
+# halves and permutations are whole rows of memory, with the weights of all blocks together, and
+# without the log-determinant, which no trajectory needs. The tests hold it against FrEIA's own.
 
 
-def _unstretched(block: Any, y: Tensor, u: Tensor, shift: Tensor) -> Tensor:  # noqa: ANN401
-    return (y - shift) * _scale(u, -block.clamp)
+@final
+class LayerOfBlocks(nn.Module):
+    """The same layer of every block: weights (B, n_out, n_in) and biases (B, n_out)."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack([layer.weight.detach() for layer in layers]))
+        self.bias = nn.Parameter(torch.stack([layer.bias.detach() for layer in layers]))
 
 
-def _scale(u: Tensor, clamp: float) -> Tensor:
-    """exp(clamp * _soft_clamp(u)), in one step less."""
-    return ((u.sigmoid() - 0.5) * (2 * clamp)).exp()
+def _together(blocks: Sequence[Any], name: str) -> list[LayerOfBlocks]:
+    """Takes the layers of a subnet out of all blocks, which see windows on them from then on."""
+    subnets = [getattr(block, name) for block in blocks]
+    n_layers = (len(subnets[0]) + 1) // 2  # between them are activations
+    layers = [LayerOfBlocks([subnet[2 * k] for subnet in subnets]) for k in range(n_layers)]
+    for number, block in enumerate(blocks):
+        setattr(block, name, _SubnetOfBlock(layers, number, subnets[0][1:2]))
+    return layers
 
 
-def _on_columns(network: nn.Sequential, x: Tensor) -> Tensor:
-    """An `mlp` on points as columns: (n_in, M) to (n_out, M)."""
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            x = torch.addmm(layer.bias.unsqueeze(1), layer.weight, x)
-        else:
-            x = layer(x)
-    return x
+@final
+class _SubnetOfBlock(nn.Module):
+    """A subnet as FrEIA's block `number` calls it; the weights are not its own."""
+
+    def __init__(
+        self, layers: Sequence[LayerOfBlocks], number: int, activation: nn.Sequential
+    ) -> None:
+        super().__init__()
+        self._layers, self._number, self._activation = tuple(layers), number, activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, n_in) to (N, n_out)."""
+        for k, layer in enumerate(self._layers):
+            if k:
+                x = self._activation(x)
+            x = nn.functional.linear(x, layer.weight[self._number], layer.bias[self._number])
+        return x
+
+
+def _being_transformed() -> bool:
+    """Whether `torch.func` is at work, which wants ordinary operations."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def make_inn(

@@ -21,6 +21,7 @@ from latent_morph.callbacks import AnyCallback, History, ProgressLog, Settings
 from latent_morph.checks import check_choice, check_count, check_device
 from latent_morph.compiling import compile_warps
 from latent_morph.decoders import HEADS, Decoder, PointHead, SeriesHead
+from latent_morph.descent import OPTIMIZERS
 from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
 from latent_morph.estimators.files import FittedFiles
 from latent_morph.flows import FLOWS, Recipe
@@ -29,12 +30,7 @@ from latent_morph.objectives import Objective
 from latent_morph.scaling import SeriesScaler
 from latent_morph.seeding import seeded
 from latent_morph.series import Data, SeriesBatch, as_series
-from latent_morph.training import (
-    OPTIMIZERS,
-    SCHEDULES,
-    Examples,
-    train,
-)
+from latent_morph.training import SCHEDULES, Examples, train
 
 ENCODERS = ("morph", "gru-ode")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

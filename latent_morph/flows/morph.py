@@ -12,6 +12,9 @@ from latent_morph.flows.base import Flow, at_pairs
 from latent_morph.flows.dense import dense_curve
 from latent_morph.flows.linear import LinearFlow, as_trajectory, flattened
 
+# Up to so many points, over all series, exact evaluation was always faster than interpolation.
+_FEW_POINTS = 2000
+
 
 @final
 class MorphFlow(Flow):
@@ -69,9 +72,9 @@ class MorphFlow(Flow):
         base = self.base
         if not isinstance(base, LinearFlow):
             return self.warp(base._trajectory(self.warp.inverse(z0), elapsed))
-        inverse, on_columns = self.warp.both_ways()
-        starts, times = flattened(inverse(z0), elapsed)
-        if self.dense_output is None:
+        starts, times = flattened(z0, elapsed)
+        starts, on_columns = self.warp.both_ways(starts)
+        if self.dense_output is None or not self._interpolates(z0, elapsed):
             return as_trajectory(on_columns(base.coordinates(starts, times)), z0, elapsed)
         span = float(elapsed.max() - elapsed.min())
         dense = dense_curve(
@@ -83,13 +86,19 @@ class MorphFlow(Flow):
         )
         return dense.reshape(*z0.shape[:-1], *dense.shape[1:])
 
+    def _interpolates(self, z0: Tensor, elapsed: Tensor) -> bool:
+        """Whether dense output is wanted and may pay: the search for panels is not free."""
+        n_times = elapsed.shape[-1]
+        return self.dense_output is not None and z0[..., 0].numel() * n_times > _FEW_POINTS
+
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        if self.dense_output is not None or not isinstance(self.base, LinearFlow):
+        if self._interpolates(z0, elapsed) or not isinstance(self.base, LinearFlow):
             return super()._part(z0, elapsed, wanted)
-        inverse, on_columns = self.warp.both_ways()
-        x = self.base.coordinates_from(flattened(inverse(z0), elapsed)[0])
+        starts, on_columns = self.warp.both_ways(flattened(z0, elapsed)[0])
+        x = self.base.coordinates_from(starts)
         return at_pairs(lambda series, times: on_columns(x(series, times)), elapsed, wanted)
 
     def _velocity(self, z: Tensor) -> Tensor:
-        x = self.warp.inverse(z)
-        return torch.func.jvp(self.warp, (x,), (self.base._velocity(x),))[1]
+        x, on_columns = self.warp.both_ways(z.reshape(-1, self.latent_dim))
+        velocity = self.base._velocity(x)
+        return torch.func.jvp(on_columns, (x.mT,), (velocity.mT,))[1].mT.view(z.shape)
