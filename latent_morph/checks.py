@@ -65,8 +65,11 @@ def check_device(name: str, device: str) -> torch.device:
 
 def check_finite(name: str, tensor: Tensor) -> Tensor:
     """Returns `tensor` if it holds no NaN and no infinity."""
-    # A traced graph has no values to look at.
-    if not torch.compiler.is_compiling() and not torch.isfinite(tensor).all():
+    if torch.compiler.is_compiling():  # a traced graph has no values to look at
+        return tensor
+    # One NaN or infinity makes the sum one, and a sum is one small operation instead of six. A sum
+    # that is too large for its type says nothing, so look again.
+    if not torch.isfinite(tensor.detach().sum()) and not torch.isfinite(tensor).all():
         bad = int((~torch.isfinite(tensor)).sum())
         raise NotFiniteError(
             f"{name} must be finite, got {bad} NaN or infinite of {tensor.numel()}"

@@ -1,6 +1,6 @@
 """Descent: an optimiser that has all weights of a model in one vector, and so takes few steps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import torch
@@ -49,10 +49,13 @@ class Descent:
         joined = [
             _joined([w for w in self._weights if (w.device, w.dtype) == kind]) for kind in kinds
         ]
+        self._vectors = [vector for vector, _ in joined]
         self._gradients = [gradient for _, gradient in joined]
-        fused = optimizer in _FUSED and all(v.device.type in ("cpu", "cuda") for v, _ in joined)
+        fused = optimizer in _FUSED and all(
+            v.device.type in ("cpu", "cuda") for v in self._vectors
+        )
         self.optimiser = OPTIMIZERS[optimizer](
-            [vector for vector, _ in joined],
+            self._vectors,
             lr=learning_rate,
             weight_decay=weight_decay,
             **({"fused": True} if fused else {}),
@@ -79,6 +82,16 @@ class Descent:
             for group in self.optimiser.param_groups:
                 group["lr"] = learning_rate
         self.optimiser.step()
+
+    def weights(self) -> list[Tensor]:
+        """A copy of the vectors."""
+        return [vector.detach().clone() for vector in self._vectors]
+
+    def set_weights(self, weights: Sequence[Tensor]) -> None:
+        """Takes what `weights` gave."""
+        with torch.no_grad():
+            for vector, value in zip(self._vectors, weights, strict=True):
+                vector.copy_(value)
 
     def release(self) -> None:
         """Ends the descent: weights are ordinary tensors without gradients."""

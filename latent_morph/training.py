@@ -181,7 +181,8 @@ def _epoch(
 ) -> Row:
     """One pass over the cases, or what of it the budget allows; the mean losses of it."""
     model, settings = state.model, state.settings
-    model.train()
+    if not model.training:  # to tell every part of it takes as long as a part of a step
+        model.train()
     sums: dict[str, float] = {}
     n_cases = 0
     batches = _batches(learn, settings.batch_size, state.random)
@@ -295,7 +296,7 @@ class _State:
         self.settings = settings
         self.history = History()
         self.stop = False  # callbacks may set it
-        self.best = _weights(model)
+        self.best = descent.weights()
         self.begin = time.perf_counter()
         self.spent = 0.0  # seconds in earlier, resumed runs
 
@@ -327,10 +328,10 @@ class _State:
         if score >= self.history.best_score or "validation_score" not in row:
             self.history.best_score = score
             self.history.best_epoch = int(row["epoch"])
-            self.best = _weights(self.model)
+            self.best = self.descent.weights()
 
     def load_best(self) -> None:
-        self.model.load_state_dict(self.best)
+        self.descent.set_weights(self.best)
 
     def snapshot(self) -> dict[str, Any]:
         """All of this as it is now; see `latent_morph.callbacks.Training`."""
@@ -356,9 +357,10 @@ class _State:
             content = torch.load(path, weights_only=True, map_location="cpu")
             if content["version"] != CHECKPOINT_VERSION:
                 raise ValueError(f"version {content['version']}, wanted {CHECKPOINT_VERSION}")
-            _check_same_types(content["model"], self.best)
-            self.model.load_state_dict(content["model"])
+            _check_same_types(content["model"], self.model.state_dict())
+            self.descent.set_weights(content["best"])  # tells whether they fit
             self.best = content["best"]
+            self.model.load_state_dict(content["model"])
             self.descent.load_state_dict(content["optimiser"])
             kind, keys, position = content["random"]
             self.random.set_state((kind, keys.numpy().astype(np.uint32), position, 0, 0.0))

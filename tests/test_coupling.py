@@ -30,7 +30,7 @@ def by_hand_nodes(image: torch.Tensor) -> list:
     nodes = [image.grad_fn]
     for node in nodes:
         nodes += [before for before, _ in node.next_functions if before is not None]
-    return [node for node in nodes if hasattr(node, "chain")]
+    return [node for node in nodes if hasattr(node, "gradients")]
 
 
 @pytest.fixture
@@ -39,7 +39,8 @@ def plainly(monkeypatch):
 
     def call(function, *args, **kwargs):
         with monkeypatch.context() as patch:
-            patch.setattr("latent_morph.bijections.inn._being_transformed", lambda: True)
+            for module in ("by_hand", "bijections.coupling"):
+                patch.setattr(f"latent_morph.{module}.wants_plain", lambda: True)
             return function(*args, **kwargs)
 
     return call
@@ -143,9 +144,9 @@ def test_nothing_is_held_after_the_image_is_gone():
     try:
         image = network(4)(states(6, dim=4))
         (node,) = by_hand_nodes(image)
-        chain = weakref.ref(node.chain)
+        held = weakref.ref(node.gradients)
         del image, node
-        assert chain() is None
+        assert held() is None
     finally:
         gc.enable()
 

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parent.parent / "latent_morph"
 
 # Lowest first. A module may import from its own layer and from those above it in this list.
 LAYERS = [
-    {"checks", "seeding", "records"},
+    {"by_hand", "checks", "seeding", "records"},
     {"nn", "series", "recurrence", "descent"},
     {"bijections", "scaling", "thinning", "persistence"},
     {"flows", "compiling"},

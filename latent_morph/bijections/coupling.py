@@ -2,15 +2,18 @@
 
 A step of training a small network is hundreds of small operations, and to launch them takes
 longer than to compute them. Here is the same map twice: `coupled` in operations that anything can
-differentiate, compile or export, and `CoupledByHand`, which launches as few as it can.
+differentiate, compile or export, and `Chain`, which launches as few as it can.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from latent_morph.by_hand import Gradients, by_hand, wants_plain
 
 # Weights (B, n_out, n_in) and biases (B, n_out) of a layer, those of all B blocks together.
 Layer = tuple[Tensor, Tensor]
@@ -163,14 +166,34 @@ class Chain:
         self.weights = tuple(part for (subnet,) in movers for layer in subnet for part in layer)
         self.function = _FUNCTIONS[wiring.activation]
         self.derivative = _DERIVATIVES[wiring.activation]
-        one, two = (
-            _of_blocks(*(weight.detach() for weight in four))
-            for four in (self.weights[:4], self.weights[4:])
-        )
-        self.blocks = list(zip(wiring.enter, wiring.undo, one, two, strict=True))
 
-    def forwards(self, x: Tensor, traces: list[_Trace] | None = None) -> Tensor:
-        """Maps points as columns (dim, M); `traces` takes what `forwards_gradients` needs."""
+    @cached_property
+    def blocks(self) -> list[tuple[Tensor, Tensor, _Weights, _Weights]]:
+        """What each block has: the gather before it, what undoes that, and its two movers."""
+        with torch.no_grad():
+            one, two = (_of_blocks(*four) for four in (self.weights[:4], self.weights[4:]))
+        return list(zip(self.wiring.enter, self.wiring.undo, one, two, strict=True))
+
+    def __call__(self, x: Tensor, *, inverse: bool) -> Tensor:
+        """Maps points as columns, (dim, M) to (dim, M)."""
+        plain = partial(self._plain, inverse=inverse)
+        if torch.is_grad_enabled():
+            return by_hand(partial(self._traced, inverse=inverse), plain, x, *self.weights)
+        if wants_plain():
+            return plain(x, *self.weights)
+        return self._backwards(x) if inverse else self._forwards(x)
+
+    def _traced(self, x: Tensor, *_: Tensor, inverse: bool) -> tuple[Tensor, Gradients]:
+        traces: list[_Trace] = []
+        if inverse:
+            return self._backwards(x, traces), partial(self._backwards_gradients, traces)
+        return self._forwards(x, traces), partial(self._forwards_gradients, traces)
+
+    def _plain(self, x: Tensor, *weights: Tensor, inverse: bool) -> Tensor:
+        layers = list(zip(weights[::2], weights[1::2], strict=True))
+        return coupled(x, self.wiring, [[layers[:2]], [layers[2:]]], inverse=inverse)
+
+    def _forwards(self, x: Tensor, traces: list[_Trace] | None = None) -> Tensor:
         for order, _, one, two in self.blocks:
             x = x.index_select(0, order)
             y = torch.empty_like(x)
@@ -185,8 +208,7 @@ class Chain:
             x = y
         return x.index_select(0, self.wiring.leave)
 
-    def backwards(self, y: Tensor, traces: list[_Trace] | None = None) -> Tensor:
-        """The inverse; `traces` takes what `backwards_gradients` needs."""
+    def _backwards(self, y: Tensor, traces: list[_Trace] | None = None) -> Tensor:
         y = y.index_select(0, self.wiring.arrive)
         for _, order, one, two in reversed(self.blocks):
             x = torch.empty_like(y)
@@ -223,41 +245,31 @@ class Chain:
         share, shift = last.split_with_sizes(weights.parts)
         return hidden, active, share.sigmoid_(), shift
 
-    def forwards_gradients(self, g: Tensor, traces: Sequence[_Trace]) -> list[Tensor]:
+    def _forwards_gradients(self, traces: Sequence[_Trace], g: Tensor) -> list[Tensor]:
         """From the gradient of the image to those of the points and of all weights."""
-        found, one_found, two_found = self._nothing_found()
         g = g.index_select(0, self.wiring.arrive)
         last = iter(reversed(traces))
-        for (_, order, one, two), of_one, of_two in reversed(
-            list(zip(self.blocks, one_found, two_found, strict=True))
-        ):
+        found = []
+        for _, order, one, two in reversed(self.blocks):
             g_first, g_second = g.split_with_sizes(self.wiring.halves)
-            self._unmove(g_second, g_first, next(last), two, of_two)
-            self._unmove(g_first, g_second, next(last), one, of_one)
+            of_two = self._unmove(g_second, g_first, next(last), two)
+            of_one = self._unmove(g_first, g_second, next(last), one)
+            found.append(of_one + of_two)
             g = g.index_select(0, order)
-        return [g, *found]
+        return [g, *map(torch.stack, zip(*reversed(found), strict=True))]
 
-    def backwards_gradients(self, g: Tensor, traces: Sequence[_Trace]) -> list[Tensor]:
+    def _backwards_gradients(self, traces: Sequence[_Trace], g: Tensor) -> list[Tensor]:
         """The same for the inverse."""
-        found, one_found, two_found = self._nothing_found()
         last = iter(reversed(traces))
-        for (order, _, one, two), of_one, of_two in zip(
-            self.blocks, one_found, two_found, strict=True
-        ):
+        found = []
+        for order, _, one, two in self.blocks:
             g = g.index_select(0, order)
             g_first, g_second = g.split_with_sizes(self.wiring.halves)
-            self._unmove(g_first, g_second, next(last), one, of_one, inverse=True)
-            self._unmove(g_second, g_first, next(last), two, of_two, inverse=True)
-        return [g.index_select(0, self.wiring.leave), *found]
-
-    def _nothing_found(self) -> tuple[list[Tensor], list[Any], list[Any]]:
-        """Room for the gradients of all weights, and windows on it for each block and mover."""
-        found = [torch.empty_like(weight) for weight in self.weights]
-        one, two = (
-            list(zip(*(room.unbind() for room in four), strict=True))
-            for four in (found[:4], found[4:])
-        )
-        return found, one, two
+            of_one = self._unmove(g_first, g_second, next(last), one, inverse=True)
+            of_two = self._unmove(g_second, g_first, next(last), two, inverse=True)
+            found.append(of_one + of_two)
+        g = g.index_select(0, self.wiring.leave)
+        return [g, *map(torch.stack, zip(*found, strict=True))]
 
     def _unmove(
         self,
@@ -265,11 +277,14 @@ class Chain:
         g_passive: Tensor,
         trace: _Trace,
         weights: _Weights,
-        found: Sequence[Tensor],
         *,
         inverse: bool = False,
-    ) -> None:
-        """Takes the gradients of both halves back through a move, in place."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Takes the gradients of both halves back through a move, in place.
+
+        Returns:
+            Those of weight, bias, last weight and last bias.
+        """
         moved, passive, hidden, active, share, scale = trace
         g_last = g.new_empty(2 * g.shape[0], g.shape[1])
         g_share, g_shift = g_last.split_with_sizes(weights.parts)
@@ -283,11 +298,12 @@ class Chain:
         g_active = torch.mm(weights.last_transposed, g_last)
         g_hidden = self.derivative(g_active, hidden, active)
         g_passive.addmm_(weights.transposed, g_hidden)
-        g_weight, g_bias, g_last_weight, g_last_bias = found
-        torch.mm(g_hidden, passive.t(), out=g_weight)
-        torch.sum(g_hidden, 1, out=g_bias)
-        torch.mm(g_last, active.t(), out=g_last_weight)
-        torch.sum(g_last, 1, out=g_last_bias)
+        return (
+            torch.mm(passive, g_hidden.t()).t(),  # in this order it takes half as long
+            g_hidden.sum(1),
+            torch.mm(g_last, active.t()),
+            g_last.sum(1),
+        )
 
 
 def _of_blocks(
@@ -304,60 +320,3 @@ def _of_blocks(
     half = last_bias.shape[1] // 2
     blocks = zip(*(part.unbind() for part in columns), strict=True)
     return [_Weights((half, half), *tensors) for tensors in blocks]
-
-
-class CoupledByHand(torch.autograd.Function):
-    """`coupled` for autograd: one node, whose backward pass is written out.
-
-    Derivatives of derivatives and derivatives in forward mode go through `coupled` itself.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        x: Tensor,
-        chain: Chain,
-        inverse: bool,
-        *weights: Tensor,
-    ) -> Tensor:
-        """Points (dim, M) through `chain`; `weights` are the chain's, for autograd to see."""
-        ctx.chain, ctx.inverse = chain, inverse
-        ctx.save_for_backward(x, *weights)
-        ctx.save_for_forward(x, *weights)
-        ctx.traces = []
-        return (chain.backwards if inverse else chain.forwards)(x, ctx.traces)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradients of the points and the weights."""
-        x, *weights = ctx.saved_tensors  # which also refuses weights changed in the meantime
-        chain = ctx.chain
-        if torch.is_grad_enabled():
-            pull = torch.func.vjp(_functional(ctx), x, *weights)[1]
-            g_x, *found = pull(g)
-        elif ctx.inverse:
-            g_x, *found = chain.backwards_gradients(g, ctx.traces)
-        else:
-            g_x, *found = chain.forwards_gradients(g, ctx.traces)
-        return g_x, None, None, *found
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:  # noqa: ANN401
-        """The tangent of the image."""
-        primals = ctx.saved_tensors
-        directions = [
-            torch.zeros_like(primal) if tangent is None else tangent
-            for primal, tangent in zip(primals, (tangents[0], *tangents[3:]), strict=True)
-        ]
-        # Gradients are linear in what they start from: to differentiate that map turns it round.
-        pull = torch.func.vjp(_functional(ctx), *primals)[1]
-        turned = torch.func.vjp(pull, torch.zeros_like(primals[0]))[1]
-        return turned(tuple(directions))[0]
-
-
-def _functional(ctx: Any) -> Callable[..., Tensor]:  # noqa: ANN401
-    def image(x: Tensor, *weights: Tensor) -> Tensor:
-        layers = list(zip(weights[::2], weights[1::2], strict=True))
-        return coupled(x, ctx.chain.wiring, [[layers[:2]], [layers[2:]]], inverse=ctx.inverse)
-
-    return image

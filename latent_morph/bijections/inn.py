@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.bijections.base import Bijection
-from latent_morph.bijections.coupling import Chain, CoupledByHand, Wiring, coupled
+from latent_morph.bijections.coupling import Chain, Wiring, coupled
 from latent_morph.bijections.scalar import ScalarWarp
 from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.nn import mlp
@@ -181,16 +181,12 @@ class CouplingINN(Bijection):
             [[(layer.weight, layer.bias) for layer in subnet] for subnet in mover]
             for mover in self._layers
         ]
-        chain = Chain(wiring, movers) if self._by_hand else None
-
-        def passed(x: Tensor, *, inverse: bool) -> Tensor:
-            if chain is None or torch.compiler.is_compiling() or _being_transformed():
-                return coupled(x, wiring, movers, inverse=inverse)
-            if torch.is_grad_enabled():
-                return CoupledByHand.apply(x, chain, inverse, *chain.weights)
-            return chain.backwards(x) if inverse else chain.forwards(x)
-
-        return partial(passed, inverse=False), partial(passed, inverse=True)
+        function: Callable[..., Tensor] = (
+            Chain(wiring, movers)
+            if self._by_hand
+            else lambda x, inverse: coupled(x, wiring, movers, inverse=inverse)
+        )
+        return partial(function, inverse=False), partial(function, inverse=True)
 
 
 # FrEIA's blocks define the map and how it starts. It is evaluated with points as columns, so that
@@ -235,11 +231,6 @@ class _SubnetOfBlock(nn.Module):
                 x = self._activation(x)
             x = nn.functional.linear(x, layer.weight[self._number], layer.bias[self._number])
         return x
-
-
-def _being_transformed() -> bool:
-    """Whether `torch.func` is at work, which wants ordinary operations."""
-    return torch._C._are_functorch_transforms_active()
 
 
 def make_inn(
