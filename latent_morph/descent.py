@@ -51,9 +51,7 @@ class Descent:
         ]
         self._vectors = [vector for vector, _ in joined]
         self._gradients = [gradient for _, gradient in joined]
-        fused = optimizer in _FUSED and all(
-            v.device.type in ("cpu", "cuda") for v in self._vectors
-        )
+        fused = optimizer in _FUSED and {device.type for device, _ in kinds} <= {"cpu", "cuda"}
         self.optimiser = OPTIMIZERS[optimizer](
             self._vectors,
             lr=learning_rate,

@@ -20,10 +20,18 @@ class Timing(NamedTuple):
     std_ms: float
 
 
-def interleaved(candidates: Mapping[str, Callable[[], Any]], *, repeats: int) -> dict[str, Timing]:
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]], *, repeats: int, in_a_row: int | None = None
+) -> dict[str, Timing]:
     """Times the candidates in turn, round after round, so that a busy machine hurts all alike.
 
     Each round starts with another one: what follows a large candidate finds its caches cold.
+
+    Args:
+        candidates: What to time, by name.
+        repeats: Rounds.
+        in_a_row: For what real use does many times in a row, such as a step of training: time so
+            many calls together, after one that warms the caches and is not counted.
     """
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
@@ -32,9 +40,12 @@ def interleaved(candidates: Mapping[str, Callable[[], Any]], *, repeats: int) ->
     for _ in range(repeats):
         order.append(order.pop(0))
         for name, call in order:
+            if in_a_row is not None:
+                call()
             begin = _now()
-            call()
-            taken[name].append(1e3 * (_now() - begin))
+            for _ in range(in_a_row or 1):
+                call()
+            taken[name].append(1e3 * (_now() - begin) / (in_a_row or 1))
     return {name: Timing(float(np.mean(ms)), float(np.std(ms))) for name, ms in taken.items()}
 
 

@@ -1,6 +1,7 @@
 """The benchmarks run, on less than they are made for, and their rows have what readers expect."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from benchmarks import (
 from benchmarks.grid import recorded
 from benchmarks.rows import as_markdown, timed_rows
 from latent_morph import DynamicsRegressor, as_series
-from latent_morph.diagnostics import Timing
+from latent_morph.diagnostics import Timing, interleaved
 from latent_morph.experiments.dynamics import Problem
 from latent_morph.training import TrainingError
 
@@ -152,7 +153,7 @@ def test_refuses_no_threads(capsys):
     [
         ("learned", ["--budget", "0.05"], ["morph", "euler"]),
         ("ablation", ["--widest", "100"], ["2 x 8", "3 x 8"]),
-        ("leave_one_out", [], ["spread 0.1, 4 blocks", "spread 0.3, 4 blocks"]),
+        ("leave_one_out", [], ["spread 0.1, 2 blocks", "spread 0.3, 2 blocks"]),
     ],
 )
 def test_a_long_benchmark_is_not_run_twice(name, words, candidates, less, tmp_path, monkeypatch):
@@ -273,3 +274,14 @@ def test_tasks_without_their_files_are_named(monkeypatch, capsys):
     assert "imitation_c is left out: 3D_Cshape_top.mat was not found" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError):
         trajectories.available(("imitation_c",), "imitation_c")
+
+
+def test_candidates_take_turns_and_warm_up_where_they_run_in_a_row():
+    calls = []
+    candidates = {name: partial(calls.append, name) for name in "ab"}
+    timings = interleaved(candidates, repeats=2)
+    assert "".join(calls) == "ab" + "ba" + "ab"  # a first call of each, then rounds
+    assert all(timing.mean_ms >= 0 and timing.std_ms >= 0 for timing in timings.values())
+    calls.clear()
+    interleaved(candidates, repeats=1, in_a_row=3)
+    assert "".join(calls) == "ab" + "bbbb" + "aaaa"  # the first of four is not counted

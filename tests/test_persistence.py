@@ -201,7 +201,7 @@ def test_other_files_are_refused(path, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"version": "99", "config": "of the future"}, "format version 99; .* reads up to 2"),
+        ({"version": "99", "config": "of the future"}, "format version 99; .* reads up to 3"),
         ({"version": "one"}, "is damaged: .*invalid literal"),
         ({"version": None}, "is damaged: KeyError"),
         ({"version": "1"}, "so it was changed"),
@@ -332,6 +332,19 @@ def test_files_without_a_checksum_still_load(tmp_path):
 def test_weights_of_another_order_are_refused_rather_than_misread(path):
     with pytest.raises(ValueError, match="had another order: fit and save the model again"):
         LatentODEClassifier.load(rewritten(path, version="1", sha256=None))
+
+
+def test_a_goal_that_was_reached_in_another_way_is_refused_rather_than_misread(tmp_path):
+    X = np.linspace(1, 0.1, 12).reshape(2, 6)
+    for goal in (None, [0.0]):
+        model = DynamicsRegressor(goal=goal, max_epochs=2, random_state=0).fit(X)
+        path = rewritten(model.save(tmp_path / "m"), version="2", forged=True)
+        if goal is None:
+            copy = DynamicsRegressor.load(path)
+            np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+        else:
+            with pytest.raises(ValueError, match="goal in another way: fit and save the model"):
+                DynamicsRegressor.load(path)
 
 
 def test_a_device_that_is_not_there_is_no_fault_of_the_file(path):

@@ -194,7 +194,7 @@ def _demonstrated(spread: float) -> dict[str, Any]:
         "scale": "shared",
         "max_epochs": 600,
         # Far from the demonstrations the scales of all blocks multiply: less room, less detours.
-        "ode_options": {"inn": {"blocks": 4, "width": 64, "clamp": 0.3}},
+        "ode_options": {"inn": {"blocks": 2, "width": 64, "clamp": 0.3}},
     }
 
 

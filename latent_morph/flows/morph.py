@@ -12,8 +12,8 @@ from latent_morph.flows.base import Flow, at_pairs
 from latent_morph.flows.dense import dense_curve
 from latent_morph.flows.linear import LinearFlow, as_trajectory, flattened
 
-# Up to so many points, over all series, exact evaluation was always faster than interpolation.
-_FEW_POINTS = 2000
+# With fewer times than this, or with no more points over all series, interpolation did not pay.
+_FEW_TIMES, _FEW_POINTS = 200, 800
 
 
 @final
@@ -88,8 +88,10 @@ class MorphFlow(Flow):
 
     def _interpolates(self, z0: Tensor, elapsed: Tensor) -> bool:
         """Whether dense output is wanted and may pay: the search for panels is not free."""
-        n_times = elapsed.shape[-1]
-        return self.dense_output is not None and z0[..., 0].numel() * n_times > _FEW_POINTS
+        if self.dense_output is None:
+            return False
+        n_times, n_series = elapsed.shape[-1], z0[..., 0].numel()
+        return n_times >= _FEW_TIMES and n_series * n_times > _FEW_POINTS
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
         if self._interpolates(z0, elapsed) or not isinstance(self.base, LinearFlow):
