@@ -13,7 +13,7 @@ from latent_morph.experiments.dynamics import errors, rolled_out
 
 TITLE = "Presets for demonstrations: error on each training demonstration, learned from the others"
 RECORDS = Path("runs/leave-one-out")
-STEPS = 600  # as the presets have
+STEPS = 600
 
 
 def _inn(blocks: int, width: int = 64) -> dict[str, Any]:
@@ -28,6 +28,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
         for spread in (0.1, 0.3, 0.8)
     },
     "spread 0.3, 2 blocks of 96": {"start_spread": 0.3, **_inn(2, width=96)},
+    **{
+        f"spread {spread}, 2 blocks of 32": {"start_spread": spread, **_inn(2, width=32)}
+        for spread in (0.1, 0.3, 0.8)
+    },
+    **{
+        f"spread {spread}, 2 blocks, 1000 steps": {
+            "start_spread": spread,
+            "max_epochs": 1000,
+            **_inn(2),
+        }
+        for spread in (0.1, 0.3, 0.8)
+    },
+    **{
+        f"spread 0.1, 2 blocks of {width}, 1000 steps": {
+            "start_spread": 0.1,
+            "max_epochs": 1000,
+            **_inn(2, width=width),
+        }
+        for width in (32, 48)
+    },
 }
 
 
@@ -42,8 +62,8 @@ def run(
     rows: list[Row] = []
     for task in available(IMITATION, only):
         for name, changes in VARIANTS.items():
-            params = parameters(task, "morph-exact") | changes
-            params |= {"max_epochs": 3 if short else STEPS}
+            params = parameters(task, "morph-exact") | {"max_epochs": STEPS} | changes
+            params |= {"max_epochs": 3} if short else {}
             found = [
                 _left_out(task, name, params, case, seed, records or RECORDS)["mse"]
                 for case in range(len(problem(task).train_X))

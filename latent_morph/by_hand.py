@@ -5,63 +5,75 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-Gradients = Callable[[Tensor], Sequence[Tensor]]
+# The gradient of the output and what was kept, to the gradients of the inputs.
+Gradients = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]
 
 
 def by_hand(
-    run: Callable[..., tuple[Tensor, Gradients]], plain: Callable[..., Tensor], *inputs: Tensor
+    run: Callable[..., tuple[Tensor, Sequence[Tensor]]],
+    gradients: Gradients,
+    plain: Callable[..., Tensor],
+    *inputs: Tensor,
 ) -> Tensor:
-    """`plain(*inputs)`, computed and differentiated as `run` does it.
+    """`plain(*inputs)`, computed by `run` and differentiated by `gradients`.
 
-    Derivatives of derivatives, derivatives in forward mode, `torch.func`, compiling and exporting
-    use `plain`: they want operations that they know.
+    Derivatives of derivatives and whatever `wants_plain` finds go through `plain`: they want
+    operations that they know.
 
     Args:
-        run: Inputs to the output and a function from its gradient to those of the inputs. It
-            records nothing for autograd. What that function holds on to is freed with the graph;
-            the output itself must not be among it, since that would keep the graph alive.
+        run: Inputs to the output and tensors to keep for the way back. It records nothing for
+            autograd.
+        gradients: The way back.
         plain: The same in ordinary operations.
         inputs: Everything that may have a gradient.
     """
-    if wants_plain() or not torch.is_grad_enabled():
+    if wants_plain():
         return plain(*inputs)
-    return _ByHand.apply(run, plain, *inputs)
+    return _ByHand.apply(run, gradients, plain, *inputs)
 
 
 def wants_plain() -> bool:
-    """Whether something is at work that wants ordinary operations: a compiler or `torch.func`."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    """Whether something is at work that needs to see ordinary operations.
+
+    That is a compiler or tracer, `torch.func`, derivatives in forward mode, or mixed precision.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._is_any_autocast_enabled()
+        or forward_ad._current_level >= 0
+    )
 
 
 class _ByHand(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
-        run: Callable[..., tuple[Tensor, Gradients]],
+        run: Callable[..., tuple[Tensor, Sequence[Tensor]]],
+        gradients: Gradients,
         plain: Callable[..., Tensor],
         *inputs: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-        ctx.plain = plain
-        output, ctx.gradients = run(*inputs)
+        ctx.gradients, ctx.plain, ctx.n_inputs = gradients, plain, len(inputs)
+        output, kept = run(*inputs)
+        ctx.save_for_backward(*inputs, *kept)
         return output
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        inputs = ctx.saved_tensors  # which also refuses inputs that were changed in the meantime
-        if torch.is_grad_enabled():
-            return None, None, *torch.func.vjp(ctx.plain, *inputs)[1](g)
-        return None, None, *ctx.gradients(g)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:  # noqa: ANN401
-        inputs = ctx.saved_tensors
-        directions = tuple(
-            torch.zeros_like(value) if tangent is None else tangent
-            for value, tangent in zip(inputs, tangents[2:], strict=True)
-        )
-        # Gradients are linear in what they start from: to differentiate that map turns it round.
-        output, pull = torch.func.vjp(ctx.plain, *inputs)[:2]
-        return torch.func.vjp(pull, torch.zeros_like(output))[1](directions)[0]
+        saved = ctx.saved_tensors  # which also refuses inputs that were changed in the meantime
+        inputs, kept = saved[: ctx.n_inputs], saved[ctx.n_inputs :]
+        found: Sequence[Tensor]
+        if torch.is_grad_enabled() or wants_plain():
+            found = torch.func.vjp(ctx.plain, *inputs)[1](g)
+        elif torch._C._functorch.is_legacy_batchedtensor(g):
+            # Several gradients at once, as `torch.autograd.functional.jacobian` asks for.
+            with torch.enable_grad():
+                leaves = [value.detach().requires_grad_() for value in inputs]
+                found = torch.autograd.grad(ctx.plain(*leaves), leaves, g)
+        else:
+            found = ctx.gradients(g, kept)
+        return None, None, None, *found

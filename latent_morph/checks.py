@@ -1,5 +1,6 @@
 """Argument checks: every message names the argument, what came and what was wanted."""
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -69,7 +70,7 @@ def check_finite(name: str, tensor: Tensor) -> Tensor:
         return tensor
     # One NaN or infinity makes the sum one, and a sum is one small operation instead of six. A sum
     # that is too large for its type says nothing, so look again.
-    if not torch.isfinite(tensor.detach().sum()) and not torch.isfinite(tensor).all():
+    if not math.isfinite(tensor.detach().sum()) and not torch.isfinite(tensor).all():
         bad = int((~torch.isfinite(tensor)).sum())
         raise NotFiniteError(
             f"{name} must be finite, got {bad} NaN or infinite of {tensor.numel()}"

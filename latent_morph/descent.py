@@ -1,7 +1,7 @@
 """Descent: an optimiser that has all weights of a model in one vector, and so takes few steps."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,11 @@ class Descent:
     A small model is dozens of small tensors, and to visit each of them costs more than to compute
     with it. While a descent lasts, weights are windows on one vector and their gradients on
     another, so that one operation zeroes, measures, clips or moves them all. The weights keep
-    their identity; `release` gives them memory of their own again.
+    their identity; `release` gives them memory of their own again. Somebody may give a weight
+    other memory in the meantime, as `zero_grad` or `to` do: its values are then taken over.
+
+    Weights that do not require gradients stay as they are. One that the loss does not depend on
+    has a gradient of zero, and decays.
 
     Args:
         model: What to train.
@@ -44,13 +48,16 @@ class Descent:
     ) -> None:
         check_choice("optimizer", optimizer, OPTIMIZERS)
         self._longest = gradient_clip
-        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        kinds = dict.fromkeys((weight.device, weight.dtype) for weight in self._weights)
-        joined = [
-            _joined([w for w in self._weights if (w.device, w.dtype) == kind]) for kind in kinds
+        weights = list(model.parameters())
+        kinds = dict.fromkeys((weight.device, weight.dtype) for weight in weights)
+        groups = [[w for w in weights if (w.device, w.dtype) == kind] for kind in kinds]
+        self._vectors = [
+            nn.Parameter(torch.cat([weight.detach().flatten() for weight in group]))
+            for group in groups
         ]
-        self._vectors = [vector for vector, _ in joined]
-        self._gradients = [gradient for _, gradient in joined]
+        self._gradients = [torch.zeros_like(vector) for vector in self._vectors]
+        for vector, gradient in zip(self._vectors, self._gradients, strict=True):
+            vector.grad = gradient
         fused = optimizer in _FUSED and {device.type for device, _ in kinds} <= {"cpu", "cuda"}
         self.optimiser = OPTIMIZERS[optimizer](
             self._vectors,
@@ -58,9 +65,21 @@ class Descent:
             weight_decay=weight_decay,
             **({"fused": True} if fused else {}),
         )
+        self._windows = [
+            window
+            for group, vector, gradient in zip(groups, self._vectors, self._gradients, strict=True)
+            for window in _windows(group, vector.detach(), gradient)
+        ]
+        for window in self._windows:
+            window.open()
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Computes the gradient of `loss`, clips it, and returns how long it was before."""
+        """Computes the gradient of `loss`, clips it, and returns how long it was before.
+
+        The loss must have been computed with the weights as they are since the last `move`.
+        """
+        for window in self._windows:
+            window.open()
         for gradient in self._gradients:
             gradient.zero_()
         loss.backward()
@@ -79,23 +98,38 @@ class Descent:
         if learning_rate is not None:
             for group in self.optimiser.param_groups:
                 group["lr"] = learning_rate
+        still = [window for window in self._windows if not window.weight.requires_grad]
+        before = [window.value.clone() for window in still]
         self.optimiser.step()
+        for window, value in zip(still, before, strict=True):
+            window.value.copy_(value)
+        self._tell_autograd()
 
     def weights(self) -> list[Tensor]:
         """A copy of the vectors."""
+        for window in self._windows:
+            window.open()
         return [vector.detach().clone() for vector in self._vectors]
 
     def set_weights(self, weights: Sequence[Tensor]) -> None:
         """Takes what `weights` gave."""
+        for window in self._windows:
+            window.open()
         with torch.no_grad():
             for vector, value in zip(self._vectors, weights, strict=True):
                 vector.copy_(value)
+        self._tell_autograd()
+
+    def _tell_autograd(self) -> None:
+        """Windows count their own changes, and these went past them."""
+        for window in self._windows:
+            torch.autograd.graph.increment_version(window.weight)
 
     def release(self) -> None:
         """Ends the descent: weights are ordinary tensors without gradients."""
-        for weight in self._weights:
-            weight.data = weight.data.clone()
-            weight.grad = None
+        for window in self._windows:
+            window.weight.data = window.weight.data.clone()
+            window.weight.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's."""
@@ -106,14 +140,30 @@ class Descent:
         self.optimiser.load_state_dict(state)
 
 
-def _joined(weights: list[nn.Parameter]) -> tuple[nn.Parameter, Tensor]:
-    """One vector and its gradient; `weights` become windows on them."""
-    vector = nn.Parameter(torch.cat([weight.detach().flatten() for weight in weights]))
-    vector.grad = gradient = torch.zeros_like(vector)
+class _Window(NamedTuple):
+    """A weight, and its parts of the vector and of the vector's gradient."""
+
+    weight: nn.Parameter
+    value: Tensor
+    gradient: Tensor
+
+    def open(self) -> None:
+        """Lets the weight look at the vector, which takes what the weight has."""
+        weight = self.weight
+        if weight.data_ptr() != self.value.data_ptr():
+            self.value.copy_(weight.data)
+            weight.data = self.value
+        if weight.requires_grad and (
+            weight.grad is None or weight.grad.data_ptr() != self.gradient.data_ptr()
+        ):
+            weight.grad = self.gradient.detach()  # whose memory `to` may change, but not ours
+
+
+def _windows(
+    weights: Sequence[nn.Parameter], vector: Tensor, gradient: Tensor
+) -> Iterator[_Window]:
     sizes = [weight.numel() for weight in weights]
     for weight, value, part in zip(
-        weights, vector.detach().split(sizes), gradient.split(sizes), strict=True
+        weights, vector.split(sizes), gradient.split(sizes), strict=True
     ):
-        weight.data = value.view(weight.shape)
-        weight.grad = part.view(weight.shape)
-    return vector, gradient
+        yield _Window(weight, value.view(weight.shape), part.view(weight.shape))

@@ -119,16 +119,16 @@ def train(
         ValueError: The checkpoint to resume from is damaged or of another model.
     """
     check_choice("schedule", settings.schedule, SCHEDULES)
-    descent = Descent(
-        model,
-        optimizer=settings.optimizer,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        gradient_clip=settings.gradient_clip,
-    )
     generator = torch.Generator(device=learn.seen.device)
     everyone = [*_asked_for(settings), *as_callbacks(callbacks)]
     with ExitStack() as at_the_end:
+        descent = Descent(
+            model,
+            optimizer=settings.optimizer,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            gradient_clip=settings.gradient_clip,
+        )
         at_the_end.callback(descent.release)
         state = _State(model, descent, np.random.RandomState(seed), settings)
         if settings.resume:
@@ -141,6 +141,9 @@ def train(
             epoch = len(state.history.rows) + 1
             generator.manual_seed(seed * 1_000_003 + epoch)
             begin = time.perf_counter()
+            # To tell every part of a model takes a while: only where somebody may have changed it.
+            if epoch == 1 or check is not None or everyone or not model.training:
+                model.train()
             with seeded(seed * 1_000_003 + epoch):  # dropout draws from torch's own generator
                 row = _epoch(state, objective, learn, generator, class_weight)
             row["train_seconds"] = time.perf_counter() - begin
@@ -181,8 +184,6 @@ def _epoch(
 ) -> Row:
     """One pass over the cases, or what of it the budget allows; the mean losses of it."""
     model, settings = state.model, state.settings
-    if not model.training:  # to tell every part of it takes as long as a part of a step
-        model.train()
     sums: dict[str, float] = {}
     n_cases = 0
     batches = _batches(learn, settings.batch_size, state.random)
@@ -296,7 +297,7 @@ class _State:
         self.settings = settings
         self.history = History()
         self.stop = False  # callbacks may set it
-        self.best = descent.weights()
+        self.best = self._numbers()
         self.begin = time.perf_counter()
         self.spent = 0.0  # seconds in earlier, resumed runs
 
@@ -328,10 +329,20 @@ class _State:
         if score >= self.history.best_score or "validation_score" not in row:
             self.history.best_score = score
             self.history.best_epoch = int(row["epoch"])
-            self.best = self.descent.weights()
+            self.best = self._numbers()
+
+    def _numbers(self) -> dict[str, list[Tensor]]:
+        """A copy of all that training may change in the model; a state dict costs more."""
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        return {"weights": self.descent.weights(), "buffers": buffers}
+
+    def _set_numbers(self, numbers: dict[str, list[Tensor]]) -> None:
+        self.descent.set_weights(numbers["weights"])
+        for buffer, value in zip(self.model.buffers(), numbers["buffers"], strict=True):
+            buffer.copy_(value)
 
     def load_best(self) -> None:
-        self.descent.set_weights(self.best)
+        self._set_numbers(self.best)
 
     def snapshot(self) -> dict[str, Any]:
         """All of this as it is now; see `latent_morph.callbacks.Training`."""
@@ -358,7 +369,7 @@ class _State:
             if content["version"] != CHECKPOINT_VERSION:
                 raise ValueError(f"version {content['version']}, wanted {CHECKPOINT_VERSION}")
             _check_same_types(content["model"], self.model.state_dict())
-            self.descent.set_weights(content["best"])  # tells whether they fit
+            self._set_numbers(content["best"])  # tells whether they fit
             self.best = content["best"]
             self.model.load_state_dict(content["model"])
             self.descent.load_state_dict(content["optimiser"])

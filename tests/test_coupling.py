@@ -138,17 +138,90 @@ def test_weights_changed_before_going_back_are_refused():
         loss.backward()
 
 
-def test_nothing_is_held_after_the_image_is_gone():
-    """What is kept for going back goes with the graph, without waiting for a collection."""
-    gc.disable()
-    try:
-        image = network(4)(states(6, dim=4))
-        (node,) = by_hand_nodes(image)
-        held = weakref.ref(node.gradients)
-        del image, node
-        assert held() is None
-    finally:
-        gc.enable()
+def test_what_is_kept_for_going_back_is_freed_by_going_back():
+    warp, kept = network(4), []
+
+    def pack(tensor):
+        kept.append(weakref.ref(tensor.untyped_storage()))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        image = warp(states(6, dim=4))
+    assert len(kept) > 6 * len(warp.blocks)  # hooks, which checkpoints are made of, see all of it
+    image.sum().backward()
+    image = image.detach()
+    gc.collect()
+    alive = sum(storage() is not None for storage in kept)
+    assert alive <= len(list(warp.parameters()))
+
+
+@WAYS
+def test_several_gradients_at_once(inverse):
+    warp, x = network(3), states()
+
+    def image(x):
+        return mapped(warp, x, inverse=inverse)
+
+    jacobian = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(image, x, vectorize=True), jacobian(image, x))
+
+
+@WAYS
+def test_tangents_without_gradients(inverse):
+    warp, x = network(3), states(5)
+    with torch.no_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        tangent = forward_ad.unpack_dual(mapped(warp, dual, inverse=inverse)).tangent
+    expected = torch.func.jvp(
+        lambda x: mapped(warp, x, inverse=inverse), (x,), (torch.ones_like(x),)
+    )
+    torch.testing.assert_close(tangent, expected[1])
+
+
+@WAYS
+def test_mixed_precision(inverse):
+    warp, x = network(4).float(), states(6, dim=4).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        image = mapped(warp, x, inverse=inverse)
+    image.float().sum().backward()
+    torch.testing.assert_close(image.float(), mapped(warp, x, inverse=inverse), atol=0.1, rtol=0.1)
+    assert all(weight.grad.isfinite().all() for weight in warp.parameters())
+
+
+@WAYS
+def test_points_made_where_nothing_is_recorded(inverse):
+    warp = network(4)
+    with torch.inference_mode():
+        x = states(6, dim=4) + 0
+    image = mapped(warp, x, inverse=inverse)
+    image.sum().backward()
+    torch.testing.assert_close(image, mapped(warp, x.clone(), inverse=inverse))
+
+
+def test_frozen_networks_keep_nothing():
+    warp = network(4).requires_grad_(False)
+    image = warp(states(6, dim=4))
+    assert image.grad_fn is None
+    x = states(6, dim=4).requires_grad_()
+    gradient = torch.autograd.grad(warp(x).square().sum(), x)[0]
+    warp.requires_grad_(True)
+    torch.testing.assert_close(gradient, torch.autograd.grad(warp(x).square().sum(), x)[0])
+
+
+@WAYS
+def test_orders_that_were_swapped_are_the_ones_that_count(inverse):
+    warp, x = network(6), states(5, dim=6).requires_grad_()
+    other = stirred(make_inn(6, blocks=3, width=8, seed=5))
+    assert not torch.equal(other.enter, warp.enter)
+    way = _Way(warp)
+    state = _within(other.state_dict())
+    swapped = torch.func.functional_call(way, state, (x,), {"inverse": inverse})
+    expected = mapped(other, x, inverse=inverse)
+    torch.testing.assert_close(swapped, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(swapped.square().sum(), x),
+        torch.autograd.grad(expected.square().sum(), x),
+    )
 
 
 def test_networks_of_other_kinds_use_ordinary_operations():

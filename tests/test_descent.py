@@ -67,6 +67,60 @@ def test_weights_keep_their_identity_and_get_their_memory_back():
         assert weight.untyped_storage().nbytes() == weight.numel() * weight.itemsize
 
 
+def rebound_gradients(model):
+    model.zero_grad()
+
+
+def rebound_values(model):
+    model.float().double()
+
+
+@pytest.mark.parametrize("meddle", [rebound_gradients, rebound_values])
+def test_weights_that_somebody_gave_other_memory_are_taken_back(meddle):
+    one, other = network(), network()
+    for model, change in ((one, meddle), (other, lambda model: None)):
+        descent = Descent(model, learning_rate=0.05)
+        for _ in range(4):
+            descent.gradient(loss(model))
+            descent.move()
+            change(model)
+        kept = descent.weights()
+        descent.gradient(loss(model))
+        descent.move()
+        change(model)
+        descent.set_weights(kept)
+        descent.release()
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)  # single precision in between
+
+
+def test_weights_may_be_frozen_and_thawed_meanwhile():
+    model = network()
+    descent = Descent(model, learning_rate=0.1, weight_decay=0.1)
+
+    def moved() -> list[bool]:
+        before = [weight.detach().clone() for weight in model.parameters()]
+        descent.gradient(loss(model))
+        descent.move()
+        return [not torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True)]
+
+    assert moved() == [True] * 4
+    model[0].requires_grad_(False)
+    assert moved() == moved() == [False, False, True, True]
+    model[0].requires_grad_(True)
+    assert moved() == [True] * 4
+
+
+def test_a_loss_from_before_the_last_move_is_refused():
+    model = network()
+    descent = Descent(model, learning_rate=0.1)
+    first, second = loss(model), loss(model)
+    descent.gradient(first)
+    descent.move()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        descent.gradient(second)
+
+
 def test_weights_that_do_not_learn_or_are_of_another_kind():
     model = network()
     model[0].bias.requires_grad_(False)

@@ -230,6 +230,44 @@ def test_the_best_weights_are_kept_and_the_later_of_equals():
     assert_equal_weights(model, kept[1])
 
 
+def test_buffers_that_change_are_those_of_the_best_epoch_too():
+    model = build()
+    model.register_buffer("seen", torch.zeros(()))
+
+    def count(part, _):
+        part.seen += part.training
+
+    model.register_forward_pre_hook(count)
+    scores = [0.1, 0.5, 0.2, 0.4]
+    _, history = run(model=model, score=lambda n: scores[n - 1])
+    assert history.best_epoch == 2 and model.seen == 6  # three batches an epoch
+
+
+def test_every_part_is_back_in_training_after_a_callback():
+    seen = []
+
+    def callback(history, settings):
+        seen.append(model.decoder.training)
+        model.decoder.eval()
+
+    model = build()
+    run(model=model, callbacks=[callback])
+    assert seen == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"callbacks": [3]}, TypeError), ({"settings": replace(QUICK, patience=0)}, ValueError)],
+)
+def test_a_model_that_is_not_trained_after_all_is_left_as_it_was(options, error):
+    model = build()
+    with pytest.raises(error):
+        run(model=model, **options)
+    assert all(weight.grad is None for weight in model.parameters())
+    storages = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    assert len(storages) == len(list(model.parameters()))
+
+
 def test_without_validation_the_last_weights_are_kept():
     kept = []
     model = build()

@@ -101,7 +101,8 @@ class Anchored(Bijection):
 
     That is x -> entered(x + c) with c = entered^-1(goal). To move the image instead would do as
     well, but then the origin would need a pass of its own before anything else can be mapped; c is
-    one more point of passes that are made anyway.
+    one more point of passes that are made anyway. Where the bijection leads far away, c is far
+    from the origin, and so many digits of x + c are lost.
     """
 
     goal: Tensor
@@ -131,7 +132,7 @@ class Anchored(Bijection):
         """`on_columns`, given what leads to the goal, and the entered map's own."""
         columns = x.reshape(self.dim, -1) + center.unsqueeze(1)
         image = on_columns(torch.cat([columns, center.unsqueeze(1)], dim=1))
-        # The last column is the goal but for rounding: this difference makes it so to the bit.
+        # The last column is the goal but for rounding, which is taken off all of them.
         rounding = (self.goal - image[:, -1]).detach()
         return (image[:, :-1] + rounding.unsqueeze(1)).view(x.shape)
 

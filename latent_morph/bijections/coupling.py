@@ -5,7 +5,7 @@ longer than to compute them. Here is the same map twice: `coupled` in operations
 differentiate, compile or export, and `Chain`, which launches as few as it can.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from latent_morph.by_hand import Gradients, by_hand, wants_plain
+from latent_morph.by_hand import by_hand, wants_plain
 
 # Weights (B, n_out, n_in) and biases (B, n_out) of a layer, those of all B blocks together.
 Layer = tuple[Tensor, Tensor]
@@ -176,18 +176,26 @@ class Chain:
 
     def __call__(self, x: Tensor, *, inverse: bool) -> Tensor:
         """Maps points as columns, (dim, M) to (dim, M)."""
+        run, gradients = (
+            (self._backwards, self._backwards_gradients)
+            if inverse
+            else (self._forwards, self._forwards_gradients)
+        )
         plain = partial(self._plain, inverse=inverse)
-        if torch.is_grad_enabled():
-            return by_hand(partial(self._traced, inverse=inverse), plain, x, *self.weights)
-        if wants_plain():
-            return plain(x, *self.weights)
-        return self._backwards(x) if inverse else self._forwards(x)
+        inputs = (x, *self.weights)
+        if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
+            if x.is_inference():  # such a tensor cannot be kept for the way back
+                inputs = (x.clone(), *self.weights)
+            return by_hand(partial(self._traced, run), gradients, plain, *inputs)
+        return plain(*inputs) if wants_plain() else run(x)
 
-    def _traced(self, x: Tensor, *_: Tensor, inverse: bool) -> tuple[Tensor, Gradients]:
+    @staticmethod
+    def _traced(
+        run: Callable[[Tensor, list[_Trace]], Tensor], x: Tensor, *_: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
         traces: list[_Trace] = []
-        if inverse:
-            return self._backwards(x, traces), partial(self._backwards_gradients, traces)
-        return self._forwards(x, traces), partial(self._forwards_gradients, traces)
+        image = run(x, traces)
+        return image, [tensor for trace in traces for tensor in trace]
 
     def _plain(self, x: Tensor, *weights: Tensor, inverse: bool) -> Tensor:
         layers = list(zip(weights[::2], weights[1::2], strict=True))
@@ -245,10 +253,10 @@ class Chain:
         share, shift = last.split_with_sizes(weights.parts)
         return hidden, active, share.sigmoid_(), shift
 
-    def _forwards_gradients(self, traces: Sequence[_Trace], g: Tensor) -> list[Tensor]:
+    def _forwards_gradients(self, g: Tensor, kept: Sequence[Tensor]) -> list[Tensor]:
         """From the gradient of the image to those of the points and of all weights."""
         g = g.index_select(0, self.wiring.arrive)
-        last = iter(reversed(traces))
+        last = _last_first(kept)
         found = []
         for _, order, one, two in reversed(self.blocks):
             g_first, g_second = g.split_with_sizes(self.wiring.halves)
@@ -258,9 +266,9 @@ class Chain:
             g = g.index_select(0, order)
         return [g, *map(torch.stack, zip(*reversed(found), strict=True))]
 
-    def _backwards_gradients(self, traces: Sequence[_Trace], g: Tensor) -> list[Tensor]:
+    def _backwards_gradients(self, g: Tensor, kept: Sequence[Tensor]) -> list[Tensor]:
         """The same for the inverse."""
-        last = iter(reversed(traces))
+        last = _last_first(kept)
         found = []
         for order, _, one, two in self.blocks:
             g = g.index_select(0, order)
@@ -304,6 +312,13 @@ class Chain:
             torch.mm(g_last, active.t()),
             g_last.sum(1),
         )
+
+
+def _last_first(kept: Sequence[Tensor]) -> Iterator[_Trace]:
+    """The traces that these tensors were, in the order of the way back."""
+    size = len(_Trace._fields)
+    for end in range(len(kept), 0, -size):
+        yield _Trace(*kept[end - size : end])
 
 
 def _of_blocks(

@@ -1,6 +1,6 @@
 """Invertible networks from FrEIA's coupling blocks; the only file that imports FrEIA."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -86,9 +86,9 @@ class CouplingINN(Bijection):
         ]
         self._halves = (made[0].split_len1, made[0].split_len2)
         # What moves the first half, then what moves the second: their subnets, and the layers.
-        self._layers = [[_together(made, name) for name in side] for side in _SUBNETS[coupling]]
         self.movers = nn.ModuleList(
-            nn.ModuleList(nn.ModuleList(subnet) for subnet in mover) for mover in self._layers
+            nn.ModuleList(nn.ModuleList(_together(made, name)) for name in side)
+            for side in _SUBNETS[coupling]
         )
         self.blocks = nn.ModuleList(made)
         # Block k works in the order `orders[k]`. To go from one block's order to the next's:
@@ -98,13 +98,12 @@ class CouplingINN(Bijection):
         steps = [undo[k][orders[k + 1]] for k in range(blocks)]
         self.register_buffer("enter", torch.stack(steps))
         self.register_buffer("leave", undo[-1])
-        self.register_buffer("undo", self.enter.argsort(), persistent=False)
-        self.register_buffer("arrive", self.leave.argsort(), persistent=False)
 
     enter: Tensor  # (blocks, dim): the gather before each block
     leave: Tensor  # (dim,): the gather after the last one
-    undo: Tensor  # what undoes these
-    arrive: Tensor
+
+    def _movers(self) -> Iterable[Iterable[Iterable["LayerOfBlocks"]]]:
+        return self.movers  # type: ignore[return-value]  # ModuleList forgets its element type
 
     def _load_from_state_dict(
         self,
@@ -116,12 +115,10 @@ class CouplingINN(Bijection):
             if all(name in state_dict for name in old):
                 state_dict[new] = torch.stack([state_dict.pop(name) for name in old])
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self.undo.copy_(self.enter.argsort())
-        self.arrive.copy_(self.leave.argsort())
 
     def _former_names(self, prefix: str) -> Iterator[tuple[list[str], str]]:
         """Until version 2 of model files, each block had its weights to itself."""
-        for i, mover in enumerate(self._layers):
+        for i, mover in enumerate(self._movers()):
             for j, subnet in enumerate(mover):
                 name = _SUBNETS[self.coupling][i][j]
                 for k, _ in enumerate(subnet):
@@ -170,16 +167,16 @@ class CouplingINN(Bijection):
         """The map of points as columns (dim, M), and its inverse."""
         wiring = Wiring(
             enter=self.enter.unbind(),
-            undo=self.undo.unbind(),
+            undo=self.enter.argsort().unbind(),
             leave=self.leave,
-            arrive=self.arrive,
+            arrive=self.leave.argsort(),
             halves=self._halves,
             clamp=self.clamp,
             activation=self.activation,
         )
         movers = [
             [[(layer.weight, layer.bias) for layer in subnet] for subnet in mover]
-            for mover in self._layers
+            for mover in self._movers()
         ]
         function: Callable[..., Tensor] = (
             Chain(wiring, movers)

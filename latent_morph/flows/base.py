@@ -10,9 +10,6 @@ from torch import Tensor, nn
 
 from latent_morph.checks import check_count, check_finite, check_state
 
-# From this share on it is cheaper to compute every row than to pick out those that are wanted.
-_NEARLY_ALL = 0.9
-
 
 class Flow(nn.Module, abc.ABC):
     """Carries a latent state through time, autonomously.
@@ -66,12 +63,7 @@ class Flow(nn.Module, abc.ABC):
         if wanted is None:
             return self._trajectory(z0, elapsed)
         rows = _wanted_rows(wanted, torch.Size(shape[:-1]))
-        share = int(rows.count_nonzero()) / rows.numel()
-        if share == 1:
-            return self._trajectory(z0, elapsed)
-        if share > _NEARLY_ALL:
-            return Flow._part(self, z0, elapsed, rows)
-        return self._part(z0, elapsed, rows)
+        return self._trajectory(z0, elapsed) if rows.all() else self._part(z0, elapsed, rows)
 
     @final
     def field(self, z: Tensor) -> Tensor:
