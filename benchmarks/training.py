@@ -43,7 +43,7 @@ def _measured(title: str, task: str, X: SeriesBatch, *, short: bool) -> list[Row
     seconds = 1.0 if short else 10.0
     steps = {name: _step(trained(task, name, X, seconds=seconds, restarts=0), X) for name in names}
     # A long step needs fewer repeats to be told from the noise.
-    repeats = (3 if X.n_times == POINTS else 8) if short else 10
+    repeats = (2 if X.n_times == POINTS else 8) if short else 10
     timings = interleaved(steps, repeats=repeats, in_a_row=IN_A_ROW)
     return timed_rows(title, timings, trajectories=len(X), n_times=X.n_times)
 

@@ -186,7 +186,7 @@ def resampled(batch: SeriesBatch, n_times: int) -> SeriesBatch:
     return SeriesBatch.from_ragged(cases, dtype=torch.float64)
 
 
-def _demonstrated(spread: float, *, width: int = 32, steps: int = 600) -> dict[str, Any]:
+def _demonstrated(spread: float, blocks: int, width: int, *, steps: int = 600) -> dict[str, Any]:
     """Ours, for few demonstrations; see `python -m benchmarks leave_one_out`."""
     return {
         "restarts": 1,
@@ -194,7 +194,7 @@ def _demonstrated(spread: float, *, width: int = 32, steps: int = 600) -> dict[s
         "scale": "shared",
         "max_epochs": steps,
         # Far from the demonstrations the scales of all blocks multiply: less room, less detours.
-        "ode_options": {"inn": {"blocks": 2, "width": width, "clamp": 0.3}},
+        "ode_options": {"inn": {"blocks": blocks, "width": width, "clamp": 0.3}},
     }
 
 
@@ -214,13 +214,17 @@ DYNAMICS: dict[str, DynamicsTask] = {
         },
     ),
     "imitation_s": DynamicsTask(
-        _imitation("S"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.1, width=48, steps=1000)
+        _imitation("S"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.1, 2, 48, steps=1000)
     ),
     "imitation_cube": DynamicsTask(
-        _imitation("cube"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3)
+        _imitation("cube"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3, 2, 32)
     ),
     "imitation_c": DynamicsTask(
-        _imitation("C"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.8)
+        _imitation("C"),
+        "mse",
+        _SPLITS,
+        stable=True,
+        ours=_demonstrated(0.8, 4, 64),
     ),
     "lorenz": DynamicsTask(
         _lorenz,
