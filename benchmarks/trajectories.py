@@ -11,6 +11,7 @@ from latent_morph.experiments.dynamics import DYNAMICS, Problem
 from latent_morph.experiments.tasks import Request
 from latent_morph.flows import METHODS
 from latent_morph.series import SeriesBatch
+from latent_morph.training import TrainingError
 
 LEARNED = tuple(DYNAMICS)
 IMITATION = tuple(name for name, task in DYNAMICS.items() if task.stable)
@@ -68,6 +69,15 @@ def trained(
     seconds: float,
     **changes: Any,  # noqa: ANN401
 ) -> DynamicsRegressor:
-    """An estimator trained for `seconds`, however many steps that allows."""
+    """An estimator trained for `seconds`, however many steps that allows.
+
+    A solver's gradients can explode, whatever their length is cut to: then it learns more slowly.
+    """
     params = parameters(task, candidate) | {"random_state": 0} | changes
-    return DynamicsRegressor(**params | {"budget": seconds, "max_epochs": 10**6}).fit(X)
+    estimator = DynamicsRegressor(**params | {"budget": seconds, "max_epochs": 10**6})
+    try:
+        return estimator.fit(X)
+    except TrainingError as problem:
+        rate = estimator.learning_rate / 10
+        print(f"{task}, {candidate}: {problem}; again with {rate:g}", file=sys.stderr)
+        return estimator.set_params(learning_rate=rate).fit(X)
