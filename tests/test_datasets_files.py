@@ -17,6 +17,7 @@ from latent_morph.datasets import cache, files
 from latent_morph.datasets.files import Found, Source, locate, read_content, read_folder
 
 TEXT = b"1,2,3\n" * 200
+PACKED = gzip.compress(TEXT)
 
 
 def digest(*contents):
@@ -96,7 +97,7 @@ def test_packed_or_not(tmp_path, kind):
     if kind == "plain":
         put(tmp_path / "toy" / "toy.csv")
     elif kind == "gz":
-        put(tmp_path / "toy" / "toy.csv.gz", gzip.compress(TEXT))
+        put(tmp_path / "toy" / "toy.csv.gz", PACKED)
     else:
         (tmp_path / "toy").mkdir()
         with zipfile.ZipFile(tmp_path / "toy" / "anything.zip", "w") as archive:
@@ -115,10 +116,10 @@ def test_zips_without_the_file_do_not_count(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("toy.csv.gz", gzip.compress(TEXT)[:-20]),
-        ("toy.csv.gz", b"no gzip at all"),
-        ("toy.csv.gz", gzip.compress(TEXT)[:15] + b"\xff" * 30),
-        ("toy.csv.zip", b"no zip at all"),
+        pytest.param("toy.csv.gz", PACKED[:-20], id="gz-truncated"),
+        pytest.param("toy.csv.gz", b"no gzip at all", id="gz-else"),
+        pytest.param("toy.csv.gz", PACKED[:15] + b"\xff" * 30, id="gz-garbage"),
+        pytest.param("toy.csv.zip", b"no zip at all", id="zip-else"),
     ],
 )
 def test_truncated_or_corrupt(tmp_path, name, content):
