@@ -9,8 +9,9 @@ STAMP := .venv/.installed
 run: setup
 	$(BIN)/python run_models.py --dataset activity --ode morph --budget 100 $(ARGS)
 
+# Two tests at a time, each on one thread; `make test ARGS="-n 0"` runs them one after the other.
 test: setup
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 # A short form of every benchmark, some ten minutes; see `python -m benchmarks --help`.
 bench: setup
