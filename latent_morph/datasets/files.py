@@ -89,8 +89,9 @@ def locate(
             if _holds(archive, source.name):
                 return Found(source, archive)
     wanted = f"{source.dataset}/{source.name}"
+    packed = f" (or {', '.join(source.packed)})" if source.packed else ""
     advice = (
-        f"put it (or {', '.join(source.packed)}) in one of: "
+        f"put it{packed} in one of: "
         f"{', '.join(str(folder / source.dataset) for folder in folders)}; see {source.home}"
     )
     if source.url is None or not download_if_missing:
