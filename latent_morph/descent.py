@@ -1,5 +1,6 @@
 """Descent: an optimiser that has all weights of a model in one vector, and so takes few steps."""
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
@@ -14,6 +15,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamax": torch.optim.Adamax,
 }
 _FUSED = ("adamw", "adam")
+# The C library on Linux hands free memory back to the system, and the next step of training asks
+# for it again, page by page. It keeps as much as the largest block it has seen freed, twice over,
+# if that had no more than 32 MiB.
+_LARGEST_KEPT = 31 * 2**20
 
 
 @final
@@ -47,6 +52,7 @@ class Descent:
         gradient_clip: float | None = None,
     ) -> None:
         check_choice("optimizer", optimizer, OPTIMIZERS)
+        torch.empty(_LARGEST_KEPT, dtype=torch.uint8)  # and freed
         self._longest = gradient_clip
         weights = list(model.parameters())
         kinds = dict.fromkeys((weight.device, weight.dtype) for weight in weights)
@@ -65,6 +71,8 @@ class Descent:
             weight_decay=weight_decay,
             **({"fused": True} if fused else {}),
         )
+        # Without what torch wraps around it for profilers and hooks, which takes as long again.
+        self._step = torch.no_grad()(inspect.unwrap(type(self.optimiser).step))
         self._windows = [
             window
             for group, vector, gradient in zip(groups, self._vectors, self._gradients, strict=True)
@@ -88,9 +96,9 @@ class Descent:
         if len(lengths) > 1:
             length = torch.linalg.vector_norm(torch.stack([one.to(length) for one in lengths]))
         if self._longest is not None:
-            factor = (self._longest / (length + 1e-6)).clamp(max=1.0)
-            for gradient in self._gradients:
-                gradient.mul_(factor.to(gradient))
+            share = self._longest / (float(length) + 1e-6)  # as `clip_grad_norm_` has it
+            for gradient in () if share >= 1 else self._gradients:  # also if it is no number
+                gradient.mul_(share)
         return length
 
     def move(self, learning_rate: float | None = None) -> None:
@@ -100,7 +108,7 @@ class Descent:
                 group["lr"] = learning_rate
         still = [window for window in self._windows if not window.weight.requires_grad]
         before = [window.value.clone() for window in still]
-        self.optimiser.step()
+        self._step(self.optimiser)
         for window, value in zip(still, before, strict=True):
             window.value.copy_(value)
         self._tell_autograd()

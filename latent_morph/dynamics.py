@@ -119,7 +119,8 @@ class DynamicsModel(nn.Module):
             shift = self.start_spread * _noise(starts, generator)
             left = 1 - elapsed / elapsed[:, -1:].clamp(min=1e-12)
             starts = starts + shift
-            target = target + left.clamp(0, 1).unsqueeze(-1).to(shift) * shift.unsqueeze(1)
+            share = left.clamp(0, 1).to(shift).unsqueeze(-1)
+            target = torch.addcmul(target, share, shift.unsqueeze(1))
         after = torch.arange(batch.n_times, device=batch.device) > row.unsqueeze(1)
         mask = mask & after.unsqueeze(-1)
         rows = mask.any(-1)
@@ -173,12 +174,15 @@ class RolloutLoss:
         if case_weight is not None:
             factor = case_weight.repeat(len(error) // output.n_own).view(-1, 1, 1)
             error, share = factor * error, factor * share
-        own, other = error[: output.n_own], error[output.n_own :]
-        parts = {"rollout": own.sum() / _not_zero(share[: output.n_own].sum())}
-        total = parts["rollout"]
-        if len(other):
-            parts["restarts"] = other.sum() / _not_zero(share[output.n_own :].sum())
-            total = 0.5 * (total + parts["restarts"])
+        rest = error.shape[0] - output.n_own
+        if not rest:
+            parts = {"rollout": _mean(error, share)}
+            total = parts["rollout"]
+        else:
+            sizes = (output.n_own, rest)
+            errors, shares = error.split_with_sizes(sizes), share.split_with_sizes(sizes)
+            parts = dict(zip(("rollout", "restarts"), map(_mean, errors, shares), strict=True))
+            total = 0.5 * (parts["rollout"] + parts["restarts"])
         if output.velocity is not None:
             found, wanted, case = output.velocity
             error = self.error(found - wanted)
@@ -191,8 +195,10 @@ class RolloutLoss:
         return Loss(total, {name: part.detach() for name, part in parts.items()})
 
 
-def _not_zero(count: Tensor) -> Tensor:
-    return torch.where(count > 0, count, 1)
+def _mean(error: Tensor, share: Tensor) -> Tensor:
+    """Of the errors, each of which counts by its share; zero where none does."""
+    count = share.sum()
+    return error.sum() / torch.where(count > 0, count, 1)
 
 
 def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -49,7 +49,8 @@ def less(monkeypatch):
     monkeypatch.setattr(epoch, "CANDIDATES", dict(list(epoch.CANDIDATES.items())[:2]))
     monkeypatch.setattr(epoch, "problem", a_little_activity)
     monkeypatch.setattr(training, "IMITATION", ("imitation_s",))
-    monkeypatch.setattr(training, "POINTS", 30)
+    monkeypatch.setattr(training, "RECORDED", {"imitation_s": 20})
+    monkeypatch.setattr(training, "PAPER", 30)
     monkeypatch.setattr(learned, "SOLVERS", ("euler",))
     monkeypatch.setattr(ablation, "SIZES", ((3, 8), (2, 8), (2, 500)))
     monkeypatch.setattr(leave_one_out, "VARIANTS", dict(list(leave_one_out.VARIANTS.items())[:2]))
@@ -117,9 +118,10 @@ def test_every_benchmark(name, less, tmp_path, capsys):
         assert evaluations == {"morph": None, "euler": 99}
         assert {row["direction"] for row in rows} == {"predict", "flow"}
         assert {(row["starts"], row["n_times"]) for row in rows} == {(2, 100)}
-    if name == "training":  # demonstrations twice: as the presets have them, and with more points
+    if name == "training":  # as the presets have them, as they were recorded, and as in the paper
         assert {(row["task"], row["n_times"]) for row in rows} == {
             ("imitation_s", 10),
+            ("imitation_s 20", 20),
             ("imitation_s 30", 30),
         }
     assert rows[0]["candidate"] in capsys.readouterr().out

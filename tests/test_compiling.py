@@ -36,6 +36,20 @@ def test_same_answers_and_gradients():
         torch.testing.assert_close(again(z, times), plain(z, times), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("goal", [None, [0.1, 0.2, 0.3]])
+def test_whole_flows_compile_and_learn(goal):
+    plain = FLOWS["morph"](3, inn={"blocks": 1, "width": 4}, goal=goal, seed=0)
+    fast = torch.compile(plain, backend="aot_eager")  # which needs no C++ compiler
+    z, times = torch.randn(4, 3, requires_grad=True), torch.linspace(0, 1, 5)
+    found = [
+        torch.autograd.grad(flow(z, times).square().sum(), [z, *plain.parameters()])
+        for flow in (plain, fast)
+    ]
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
 def test_trajectories_go_through_what_was_compiled():
     """A compiled module that is asked through another method is not compiled at all."""
     model, calls = flow(), []

@@ -6,9 +6,12 @@ import weakref
 import pytest
 import torch
 from helpers import states, stirred
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from latent_morph.bijections import CouplingINN, coupling, make_inn
+from latent_morph.bijections import Anchored, CouplingINN, coupling, make_inn
+from latent_morph.flows import FLOWS, LinearFlow, MorphFlow
 from latent_morph.nn import ACTIVATIONS
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -30,7 +33,7 @@ def by_hand_nodes(image: torch.Tensor) -> list:
     nodes = [image.grad_fn]
     for node in nodes:
         nodes += [before for before, _ in node.next_functions if before is not None]
-    return [node for node in nodes if hasattr(node, "gradients")]
+    return [node for node in nodes if type(node).__name__ == "_RecordedBackward"]
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def plainly(monkeypatch):
 
     def call(function, *args, **kwargs):
         with monkeypatch.context() as patch:
-            for module in ("by_hand", "bijections.coupling"):
+            for module in ("by_hand", "bijections.inn"):
                 patch.setattr(f"latent_morph.{module}.wants_plain", lambda: True)
             return function(*args, **kwargs)
 
@@ -48,12 +51,13 @@ def plainly(monkeypatch):
 
 @WAYS
 @SIZES
+@pytest.mark.parametrize("n_points", [1, 9, 600])  # few of them go backwards in another way
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_same_values_and_gradients(plainly, activation, dim, inverse):
-    warp, weight = network(dim, activation=activation), states(40, dim=dim, seed=1)
+def test_the_same_values_and_gradients(plainly, activation, n_points, dim, inverse):
+    warp, weight = network(dim, activation=activation), states(n_points, dim=dim, seed=1)
     found = []
     for call in (plainly, lambda function, *args, **kwargs: function(*args, **kwargs)):
-        x = states(40, dim=dim).requires_grad_()
+        x = states(n_points, dim=dim).requires_grad_()
         y = call(mapped, warp, x, inverse=inverse)
         gradients = torch.autograd.grad((weight * y).sum(), [x, *warp.parameters()])
         found.append([y, *gradients])
@@ -62,6 +66,50 @@ def test_the_same_values_and_gradients(plainly, activation, dim, inverse):
         torch.testing.assert_close(by_hand, plain, atol=1e-12, rtol=1e-10)
     with torch.no_grad():
         torch.testing.assert_close(mapped(warp, x, inverse=inverse), y, atol=1e-13, rtol=1e-13)
+
+
+def test_few_points_beyond_all_numbers(plainly):
+    """As torch has it, and without the warnings that NumPy would give."""
+    warp, y = network(3), torch.full((3, 3), float("inf")).double()
+    y[0], y[1] = 1e308, float("nan")
+    with torch.no_grad():
+        found, expected = warp.inverse(y), plainly(warp.inverse, y)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("goal", [None, [1.0, -2.0, 0.5]])
+@pytest.mark.parametrize("n_points", [7, 600])
+def test_conjugation_is_there_through_and_back(n_points, goal):
+    """As one function by hand, with its gradients, and step by step."""
+    warp, base = network(3), stirred(LinearFlow(3, stable=True))
+    if goal is not None:
+        warp = Anchored(warp, torch.tensor(goal, dtype=torch.float64))
+    times = torch.linspace(0, 1, 4).double()
+    inputs = [*warp.parameters(), *base.parameters()]
+    y = states(n_points).mT.requires_grad_()
+    found = []
+    for path in (
+        warp.conjugated(y, base.after(times)),
+        warp.conjugated(y, lambda x: base.after(times)(x)),
+        warp(base.after(times)(warp.inverse(y.mT).mT).mT).mT,
+    ):
+        gradients = torch.autograd.grad(path.square().sum(), [y, *inputs])
+        found.append([path, *gradients])
+    assert len(by_hand_nodes(warp.conjugated(y, base.after(times)))) == 1
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two, atol=1e-11, rtol=1e-10)
+    with torch.no_grad():
+        path = warp.conjugated(y, base.after(times))
+        torch.testing.assert_close(path, found[0][0], atol=1e-12, rtol=1e-12)
+
+
+def test_conjugation_has_higher_derivatives():
+    warp = Anchored(stirred(make_inn(2, blocks=2, width=3, seed=0)), torch.ones(2).double())
+    inner = stirred(LinearFlow(2)).after(torch.linspace(0, 1, 3).double())
+    y = states(2, dim=2).mT.requires_grad_()
+    torch.autograd.gradgradcheck(lambda y: warp.conjugated(y, inner), y)
+    torch.autograd.gradcheck(lambda y: warp.conjugated(y, inner), y, check_forward_ad=True)
 
 
 @WAYS
@@ -224,10 +272,41 @@ def test_orders_that_were_swapped_are_the_ones_that_count(inverse):
     )
 
 
+@WAYS
+@pytest.mark.parametrize("options", [{}, {"coupling": "rnvp"}], ids=str)
+def test_orders_that_were_loaded_after_use_are_the_ones_that_count(options, inverse):
+    warp, x = network(6, **options), states(5, dim=6)
+    mapped(warp, x, inverse=inverse)
+    other = stirred(make_inn(6, blocks=3, width=8, seed=5, **options))
+    assert not torch.equal(other.enter, warp.enter)
+    warp.load_state_dict(other.state_dict())
+    torch.testing.assert_close(
+        mapped(warp, x, inverse=inverse), mapped(other, x, inverse=inverse), atol=0, rtol=0
+    )
+
+
+@WAYS
+@pytest.mark.parametrize("options", [{}, {"coupling": "rnvp"}], ids=str)
+def test_networks_learn_after_a_use_where_nothing_was_recorded(options, inverse):
+    warp, x = network(4, **options), states(6, dim=4)
+    with torch.inference_mode():
+        before = mapped(warp, x, inverse=inverse)
+    image = mapped(warp, x, inverse=inverse)
+    image.sum().backward()
+    torch.testing.assert_close(image, before.clone())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_unit_that_carries_the_bias_gives_one(activation):
+    bias = torch.tensor(coupling._BIAS_OF_ONE[activation])
+    for dtype, error in ((torch.float64, 1e-15), (torch.float32, 2e-7)):
+        assert abs(float(coupling._FUNCTIONS[activation](bias.to(dtype))) - 1) < error
+
+
 def test_networks_of_other_kinds_use_ordinary_operations():
     for options in ({"coupling": "rnvp"}, {"depth": 2}):
         assert not by_hand_nodes(network(4, **options)(states(6, dim=4)))
-    assert set(coupling._DERIVATIVES) == set(coupling._FUNCTIONS) == set(ACTIVATIONS)
+    assert set(coupling._ACTIVATED) == set(coupling._FUNCTIONS) == set(ACTIVATIONS)
 
 
 @pytest.mark.parametrize("options", [{}, {"coupling": "rnvp"}, {"depth": 2}], ids=str)
@@ -251,3 +330,84 @@ def coupling_names(kind: str) -> list[list[str]]:
     """FrEIA's, of what moves the first half and of what moves the second."""
     letters = [""] if kind == "glow" else ["_s", "_t"]
     return [[f"subnet{letter}{number}" for letter in letters] for number in (2, 1)]
+
+
+def morph(**options) -> MorphFlow:
+    return stirred(FLOWS["morph"](3, inn={"blocks": 2, "width": 8}, seed=0, **options))
+
+
+def gradients(flow: MorphFlow, path: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(path.square().sum(), list(flow.parameters())))
+
+
+def test_times_and_starts_may_be_overwritten_before_going_back():
+    for flow in (morph(), stirred(LinearFlow(3))):
+        z, times = states(4), torch.linspace(0, 1, 5).double()
+        expected = gradients(flow, flow(z, times))
+        path = flow(z, times)
+        times.mul_(3), z.zero_()
+        for one, other in zip(gradients(flow, path), expected, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_a_path_may_be_filled_step_by_step():
+    for flow in (morph(), stirred(LinearFlow(3))):
+        path = torch.zeros(4, 3).double()
+        path[0] = states()
+        for k in range(3):
+            path[k + 1] = flow(path[k], torch.tensor([0.1]).double())[0]
+        whole = flow(states(), torch.tensor([0.0, 0.1, 0.2, 0.3]).double())
+        for one, other in zip(gradients(flow, path), gradients(flow, whole), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
+
+
+@pytest.mark.parametrize("goal", [None, [1.0, -2.0, 0.5]])
+def test_nothing_wanted_has_gradients_of_zero(goal):
+    flow = morph(goal=goal)
+    times, nothing = torch.linspace(0, 1, 5).double(), torch.zeros(4, 5, dtype=torch.bool)
+    for found in gradients(flow, flow(states(4), times, wanted=nothing)):
+        assert not found.any()
+
+
+class _Kind(torch.Tensor):
+    """A user's own kind of tensor."""
+
+
+@pytest.mark.parametrize("kind", ["subclass", "parameter", "negative"])
+def test_unusual_tensors(kind):
+    flow, times = morph(), torch.linspace(0, 1, 5).double()
+    z = states(4)
+    given = {
+        "subclass": lambda: z.as_subclass(_Kind),
+        "parameter": lambda: torch.nn.Parameter(z),
+        "negative": lambda: torch.complex(z, -z).conj().imag,  # the sign is a note beside them
+    }[kind]()
+    expected = gradients(flow, flow(z, times))
+    for one, other in zip(gradients(flow, flow(given, times)), expected, strict=True):
+        torch.testing.assert_close(one.as_subclass(torch.Tensor), other)
+    columns = torch.nn.Parameter(z.mT.clone()) if kind == "parameter" else given.mT
+    path = flow.warp.conjugated(columns, flow.base.after(times))
+    path.backward(torch.complex(path.detach(), -path.detach()).conj().imag)
+
+
+def test_modes_that_watch_operations_see_ordinary_ones():
+    flow, z, times = morph(), states(4), torch.linspace(0, 1, 5).double()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert flow.warp(mode.from_tensor(z)).shape == (4, 3)
+    with torch.no_grad():
+        recorded = make_fx(lambda x: flow.warp.inverse(x))(z)
+        torch.testing.assert_close(recorded(z + 1), flow.warp.inverse(z + 1))
+    assert flow(z, times).isfinite().all()
+    shadow = morph().to("meta").warp
+    for _ in range(2):
+        assert shadow(z.to("meta")).shape == (4, 3)
+
+
+@WAYS
+def test_weights_that_were_replaced_do_not_count_on_the_way_back(inverse):
+    warp, x = network(4), states(5, dim=4).requires_grad_()
+    expected = torch.autograd.grad(mapped(warp, x, inverse=inverse).square().sum(), x)[0]
+    loss = mapped(warp, x, inverse=inverse).square().sum()
+    for weight in warp.parameters():
+        weight.data = 2 * weight.data
+    assert torch.equal(torch.autograd.grad(loss, x)[0], expected)

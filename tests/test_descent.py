@@ -41,6 +41,16 @@ def test_moves_as_the_optimiser_itself(optimizer, clip):
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
 
 
+def test_one_entry_that_is_no_number_makes_all_of_a_clipped_gradient_so():
+    """As torch's own clipping has it; training stops there."""
+    model = network()
+    descent = Descent(model, gradient_clip=0.5)
+    first = next(model.parameters())
+    length = descent.gradient((first.flatten()[0] * float("nan")) + loss(model))
+    assert length.isnan()
+    assert all(weight.grad.isnan().all() for weight in model.parameters())
+
+
 def test_a_rate_of_its_own_for_a_step():
     model = network()
     before = [weight.clone() for weight in model.parameters()]

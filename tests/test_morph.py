@@ -44,6 +44,8 @@ def test_stable_flows_end_at_their_equilibrium_and_lose_energy(spectrum, goal):
     rest = flow.equilibrium()
     if goal is not None:
         assert rest.tolist() == goal
+        with torch.no_grad():
+            assert flow.warp(torch.zeros(3)).tolist() == goal
     torch.testing.assert_close(flow.field(rest), torch.zeros(3).double(), atol=1e-12, rtol=0)
 
     starts = 10 * states(1000)

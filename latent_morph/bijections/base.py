@@ -1,13 +1,14 @@
 """The abstract bijection, its laws, and the ways to build one from another."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
+from latent_morph.by_hand import ByHand, Kept, wants_plain
 from latent_morph.checks import check_count, check_finite, check_state
 
 
@@ -42,6 +43,19 @@ class Bijection(nn.Module, abc.ABC):
     def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The inverse of `y` (N, dim), and `on_columns`, sharing what depends on no point."""
         return self.inverse(y), self.on_columns
+
+    def conjugated(self, y: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `inner` does before the bijection, as seen behind it: there, through it, and back.
+
+        Args:
+            y: (dim, N) points as columns.
+            inner: Points as columns (dim, N) to others (dim, M).
+
+        Returns:
+            (dim, M).
+        """
+        x, on_columns = self.both_ways(y.mT)
+        return on_columns(inner(x.mT))
 
     @abc.abstractmethod
     def _forward(self, x: Tensor) -> Tensor: ...
@@ -102,7 +116,8 @@ class Anchored(Bijection):
     That is x -> entered(x + c) with c = entered^-1(goal). To move the image instead would do as
     well, but then the origin would need a pass of its own before anything else can be mapped; c is
     one more point of passes that are made anyway. Where the bijection leads far away, c is far
-    from the origin, and so many digits of x + c are lost.
+    from the origin, and so many digits of x + c are lost. The goal is met to the last digit where
+    no gradients are recorded, and to rounding where they are.
     """
 
     goal: Tensor
@@ -120,24 +135,58 @@ class Anchored(Bijection):
     def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """See `Bijection.both_ways`."""
         x, on_columns = self.entered.both_ways(torch.cat([y, self.goal.unsqueeze(0)]))
-        center = x[-1]
-        return x[:-1] - center, partial(self._around, center, on_columns)
+        others, center = x.split_with_sizes((y.shape[0], 1))
+        return others - center, partial(self._around, center.mT, on_columns)
+
+    def conjugated(self, y: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
+        """See `Bijection.conjugated`."""
+        if not torch.is_grad_enabled() or wants_plain() or not isinstance(inner, ByHand):
+            return super().conjugated(y, inner)
+        return self.entered.conjugated(
+            torch.cat([y, self.goal.unsqueeze(1)], dim=1), _around_last(inner)
+        )
 
     def on_columns(self, x: Tensor) -> Tensor:
         """See `Bijection.on_columns`."""
         center, on_columns = self.entered.both_ways(self.goal.unsqueeze(0))
-        return self._around(center[0], on_columns, x)
+        return self._around(center.mT, on_columns, x)
 
     def _around(self, center: Tensor, on_columns: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """`on_columns`, given what leads to the goal, and the entered map's own."""
-        columns = x.reshape(self.dim, -1) + center.unsqueeze(1)
-        image = on_columns(torch.cat([columns, center.unsqueeze(1)], dim=1))
+        """`on_columns`, given the column that leads to the goal, and the entered map's own."""
+        columns = x.reshape(self.dim, -1) + center
+        if torch.is_grad_enabled():  # to learn, nobody needs the last digit
+            return on_columns(columns).view(x.shape)
+        image = on_columns(torch.cat([columns, center], dim=1))
+        image, end = image.split_with_sizes((columns.shape[1], 1), dim=1)
         # The last column is the goal but for rounding, which is taken off all of them.
-        rounding = (self.goal - image[:, -1]).detach()
-        return (image[:, :-1] + rounding.unsqueeze(1)).view(x.shape)
+        return (image + (self.goal.unsqueeze(1) - end)).view(x.shape)
 
     def _forward(self, x: Tensor) -> Tensor:
         return self.on_columns(x.movedim(-1, 0)).movedim(0, -1)
 
     def _inverse(self, y: Tensor) -> Tensor:
         return self.both_ways(y.reshape(-1, self.dim))[0].view(y.shape)
+
+
+def _around_last(inner: ByHand) -> ByHand:
+    """`inner` on all columns but the last, with that one as the origin."""
+
+    def run(x: Tensor, kept: Kept | None) -> Tensor:
+        others, center = _apart(x)
+        return inner.run(others - center, kept) + center
+
+    def gradients(g: Tensor, kept: Kept) -> list[Tensor]:
+        g_others, *g_weights = inner.gradients(g, kept)
+        g_center = g.sum(1, keepdim=True) - g_others.sum(1, keepdim=True)
+        return [torch.cat([g_others, g_center], dim=1), *g_weights]
+
+    def plain(x: Tensor, *weights: Tensor) -> Tensor:
+        others, center = _apart(x)
+        return inner.plain(others - center, *weights) + center
+
+    return ByHand(run, gradients, plain, inner.weights)
+
+
+def _apart(x: Tensor) -> Sequence[Tensor]:
+    """All columns but the last, and the last."""
+    return x.split_with_sizes((x.shape[1] - 1, 1), dim=1)

@@ -5,43 +5,23 @@ longer than to compute them. Here is the same map twice: `coupled` in operations
 differentiate, compile or export, and `Chain`, which launches as few as it can.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from latent_morph.by_hand import by_hand, wants_plain
+from latent_morph.bijections import few
+from latent_morph.bijections.wiring import Wiring
+from latent_morph.by_hand import ByHand, Kept
 
 # Weights (B, n_out, n_in) and biases (B, n_out) of a layer, those of all B blocks together.
 Layer = tuple[Tensor, Tensor]
 Subnet = Sequence[Layer]
 # What moves one half in every block: one subnet that gives scale and shift, or one for each.
 Mover = Sequence[Subnet]
-
-
-class Wiring(NamedTuple):
-    """What of a chain of B blocks does not learn.
-
-    Attributes:
-        enter: (dim,) of each block: the gather before it.
-        undo: (dim,) of each block: the gather that undoes it.
-        leave: (dim,) the gather after the last one.
-        arrive: (dim,) the gather that undoes that.
-        halves: How many rows each has.
-        clamp: A block scales a coordinate by at most exp(clamp).
-        activation: Name of the subnets' activation.
-    """
-
-    enter: Sequence[Tensor]
-    undo: Sequence[Tensor]
-    leave: Tensor
-    arrive: Tensor
-    halves: tuple[int, int]
-    clamp: float
-    activation: str
 
 
 def coupled(x: Tensor, wiring: Wiring, movers: Sequence[Mover], *, inverse: bool) -> Tensor:
@@ -113,28 +93,83 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-# By hand, for movers of one subnet with one hidden layer: four tensors of weights each.
+# By hand, for movers of one subnet with one hidden layer. Points have a row of ones between their
+# halves, and hidden units one below, so that a layer is one product: its bias is a column of the
+# matrix like any other.
 
 _aten = torch.ops.aten
-# Gradient of the output, then input and output, to gradient of the input.
-_DERIVATIVES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "silu": lambda g, x, y: _aten.silu_backward.default(g, x),
-    "tanh": lambda g, x, y: _aten.tanh_backward.default(g, y),
-    "gelu": lambda g, x, y: _aten.gelu_backward.default(g, x),
-    "softplus": lambda g, x, y: _aten.softplus_backward.default(g, x, 1, 20),
-    "relu": lambda g, x, y: _aten.threshold_backward.default(g, x, 0),
+_sigmoid_backward = _aten.sigmoid_backward.grad_input
+
+
+# A hidden layer, which is overwritten where that helps, to its activation. If given a one, also
+# the slope of that.
+_Activated = tuple[Tensor, Tensor | None]
+
+
+def _silu(x: Tensor, one: Tensor | None) -> _Activated:
+    share = x.sigmoid()
+    y = x.mul_(share)
+    # s + y (1 - s), which takes a third of the time of torch's own derivative
+    return y, None if one is None else torch.lerp(share, one, y, out=share)
+
+
+def _tanh(x: Tensor, one: Tensor | None) -> _Activated:
+    y = x.tanh_()
+    return y, None if one is None else torch.addcmul(one, y, y, value=-1)
+
+
+def _gelu(x: Tensor, one: Tensor | None) -> _Activated:
+    return functional.gelu(x), None if one is None else _aten.gelu_backward(one.expand_as(x), x)
+
+
+def _softplus(x: Tensor, one: Tensor | None) -> _Activated:
+    return functional.softplus(x), None if one is None else x.sigmoid()
+
+
+def _relu(x: Tensor, one: Tensor | None) -> _Activated:
+    return x.relu(), None if one is None else (x > 0).to(x)
+
+
+_ACTIVATED: dict[str, Callable[[Tensor, Tensor | None], _Activated]] = {
+    "silu": _silu,
+    "tanh": _tanh,
+    "gelu": _gelu,
+    "softplus": _softplus,
+    "relu": _relu,
+}
+# The bias of a hidden unit that sees nothing else and gives one.
+_BIAS_OF_ONE = {
+    "silu": 1.2784645427610738,
+    "tanh": 20.0,
+    "gelu": 1.1444507183528787,
+    "softplus": 0.5413248546129181,
+    "relu": 1.0,
 }
 
 
-class _Weights(NamedTuple):
-    """What moves a half in one block, as the products want it."""
+class _Numbers(NamedTuple):
+    """Some that operations want as tensors."""
 
-    parts: tuple[int, int]  # rows of the last layer: what scales and what shifts
-    weight: Tensor
-    bias: Tensor  # a column, as is the other
-    last_weight: Tensor
-    last_bias: Tensor
-    transposed: Tensor
+    zero: Tensor
+    one: Tensor
+    low: Tensor  # a scale is the exponential of something between this
+    high: Tensor  # and this
+    bias_of_one: Tensor
+
+
+@lru_cache(maxsize=64)
+def _numbers(clamp: float, bias: float, dtype: torch.dtype, device: torch.device) -> _Numbers:
+    with torch.inference_mode(mode=False):  # kept for calls that record gradients, too
+        values = torch.tensor([0.0, 1.0, -clamp, clamp, bias], dtype=dtype, device=device)
+        return _Numbers(*values.unbind())
+
+
+class _Matrices(NamedTuple):
+    """What moves a half in one block."""
+
+    hidden: Tensor  # (width + 1, passive + 1); the bias is where the ones are
+    last: Tensor  # (2 * moved, width + 1): rows of what scales, then of what shifts
+    hidden_transposed: Tensor  # (passive, width + 1)
     last_transposed: Tensor
 
 
@@ -142,9 +177,9 @@ class _Trace(NamedTuple):
     """What a move leaves for its derivative."""
 
     moved: Tensor  # the half that was moved: as it was before, or in the inverse as it is after
-    passive: Tensor
-    hidden: Tensor
+    passive: Tensor  # the other, with the ones
     active: Tensor
+    slope: Tensor
     share: Tensor  # sigmoid of what scales
     scale: Tensor
 
@@ -164,174 +199,210 @@ class Chain:
     def __init__(self, wiring: Wiring, movers: Sequence[Mover]) -> None:
         self.wiring = wiring
         self.weights = tuple(part for (subnet,) in movers for layer in subnet for part in layer)
-        self.function = _FUNCTIONS[wiring.activation]
-        self.derivative = _DERIVATIVES[wiring.activation]
+        self.activated = _ACTIVATED[wiring.activation]
+        half, other = wiring.halves
+        self.parts = (half, 1, other)
+        self.width = 2 * wiring.clamp
 
     @cached_property
-    def blocks(self) -> list[tuple[Tensor, Tensor, _Weights, _Weights]]:
-        """What each block has: the gather before it, what undoes that, and its two movers."""
+    def numbers(self) -> _Numbers:
+        """Made when they are needed: a compiler, which does not need them, cannot see a cache."""
+        bias = _BIAS_OF_ONE[self.wiring.activation]
+        like = self.weights[0]
+        return _numbers(self.wiring.clamp, bias, like.dtype, like.device)
+
+    @cached_property
+    def windows(self) -> few.Movers:
+        """The weights for `few`, which sees the same numbers on its way back."""
+        return few.windows(self.weights)
+
+    @cached_property
+    def blocks(self) -> list[tuple[_Matrices, _Matrices]]:
+        """What moves the first half and what moves the second, in each block."""
         with torch.no_grad():
-            one, two = (_of_blocks(*four) for four in (self.weights[:4], self.weights[4:]))
-        return list(zip(self.wiring.enter, self.wiring.undo, one, two, strict=True))
+            one = self._matrices(*self.weights[:4], ones_first=True)
+            two = self._matrices(*self.weights[4:], ones_first=False)
+        return list(zip(one, two, strict=True))
 
-    def __call__(self, x: Tensor, *, inverse: bool) -> Tensor:
-        """Maps points as columns, (dim, M) to (dim, M)."""
-        run, gradients = (
-            (self._backwards, self._backwards_gradients)
-            if inverse
-            else (self._forwards, self._forwards_gradients)
-        )
-        plain = partial(self._plain, inverse=inverse)
-        inputs = (x, *self.weights)
-        if torch.is_grad_enabled() and any(value.requires_grad for value in inputs):
-            if x.is_inference():  # such a tensor cannot be kept for the way back
-                inputs = (x.clone(), *self.weights)
-            return by_hand(partial(self._traced, run), gradients, plain, *inputs)
-        return plain(*inputs) if wants_plain() else run(x)
+    def _matrices(
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        last_weight: Tensor,
+        last_bias: Tensor,
+        *,
+        ones_first: bool,
+    ) -> Iterator[_Matrices]:
+        columns = bias.unsqueeze(2), weight
+        around = (0, weight.shape[2]) if ones_first else (weight.shape[2], 0)
+        unit = functional.pad(self.numbers.bias_of_one.expand(len(bias), 1, 1), around)
+        hidden = torch.cat([torch.cat(columns if ones_first else columns[::-1], 2), unit], 1)
+        last = torch.cat([last_weight, last_bias.unsqueeze(2)], 2)
+        back = functional.pad(weight.mT, (0, 1)), last.mT.contiguous()
+        return map(_Matrices, *(part.unbind() for part in (hidden, last, *back)))
 
-    @staticmethod
-    def _traced(
-        run: Callable[[Tensor, list[_Trace]], Tensor], x: Tensor, *_: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
-        traces: list[_Trace] = []
-        image = run(x, traces)
-        return image, [tensor for trace in traces for tensor in trace]
+    @property
+    def forwards(self) -> ByHand:
+        """The map of points as columns, (dim, M) to (dim, M)."""
+        plain = partial(self._plain, inverse=False)
+        return ByHand(self._forwards, self._forwards_gradients, plain, self.weights)
+
+    @property
+    def backwards(self) -> ByHand:
+        """Its inverse."""
+        plain = partial(self._plain, inverse=True)
+        return ByHand(self._backwards, self._backwards_gradients, plain, self.weights)
 
     def _plain(self, x: Tensor, *weights: Tensor, inverse: bool) -> Tensor:
         layers = list(zip(weights[::2], weights[1::2], strict=True))
         return coupled(x, self.wiring, [[layers[:2]], [layers[2:]]], inverse=inverse)
 
-    def _forwards(self, x: Tensor, traces: list[_Trace] | None = None) -> Tensor:
-        for order, _, one, two in self.blocks:
+    def _forwards(self, x: Tensor, kept: Kept | None) -> Tensor:
+        *orders, last = self.wiring.gathers_with_ones[0]
+        half, ones = self.wiring.halves[0], self.numbers.one.expand(1, x.shape[1])
+        traces = _traces(kept)
+        x = torch.cat([x, ones])
+        for order, (one, two) in zip(orders, self.blocks, strict=True):
             x = x.index_select(0, order)
-            y = torch.empty_like(x)
-            first, second = x.split_with_sizes(self.wiring.halves)
-            new_first, new_second = y.split_with_sizes(self.wiring.halves)
-            done = (
-                self._move(first, second, one, new_first),
-                self._move(second, new_first, two, new_second),
-            )
-            if traces is not None:
-                traces += done
-            x = y
-        return x.index_select(0, self.wiring.leave)
+            first, _, second = x.split_with_sizes(self.parts)
+            first = torch.cat([self._move(first, x[half:], one, traces), ones])
+            x = torch.cat([first, self._move(second, first, two, traces)])
+        return x.index_select(0, last)
 
-    def _backwards(self, y: Tensor, traces: list[_Trace] | None = None) -> Tensor:
-        y = y.index_select(0, self.wiring.arrive)
-        for _, order, one, two in reversed(self.blocks):
-            x = torch.empty_like(y)
-            first, second = y.split_with_sizes(self.wiring.halves)
-            old_first, old_second = x.split_with_sizes(self.wiring.halves)
-            done = (
-                self._move_back(second, first, two, old_second),
-                self._move_back(first, old_second, one, old_first),
-            )
-            if traces is not None:
-                traces += done
-            y = x.index_select(0, order)
-        return y
+    def _backwards(self, y: Tensor, kept: Kept | None) -> Tensor:
+        if self._few(y):
+            return few.backwards(y, self.wiring, self.windows, kept)
+        *orders, last = self.wiring.gathers_with_ones[1]
+        half, ones = self.wiring.halves[0], self.numbers.one.expand(1, y.shape[1])
+        traces = _traces(kept)
+        y = torch.cat([y, ones])
+        for order, (one, two) in zip(orders, reversed(self.blocks), strict=True):
+            y = y.index_select(0, order)
+            first, _, second = y.split_with_sizes(self.parts)
+            second = torch.cat([ones, self._move_back(second, y[: half + 1], two, traces)])
+            y = torch.cat([self._move_back(first, second, one, traces), second])
+        return y.index_select(0, last)
 
-    def _move(self, x: Tensor, passive: Tensor, weights: _Weights, out: Tensor) -> _Trace:
-        hidden, active, share, shift = self._evaluated(passive, weights)
-        scale = torch.sub(share, 0.5).mul_(2 * self.wiring.clamp).exp_()
-        torch.addcmul(shift, x, scale, out=out)
-        return _Trace(x, passive, hidden, active, share, scale)
-
-    def _move_back(self, y: Tensor, passive: Tensor, weights: _Weights, out: Tensor) -> _Trace:
-        hidden, active, share, shift = self._evaluated(passive, weights)
-        scale = torch.sub(share, 0.5).mul_(-2 * self.wiring.clamp).exp_()
-        torch.sub(y, shift, out=out).mul_(scale)
-        return _Trace(out, passive, hidden, active, share, scale)
-
-    def _evaluated(
-        self, passive: Tensor, weights: _Weights
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # A product and a sum are faster than addmm, which first copies the bias to every column.
-        hidden = torch.mm(weights.weight, passive).add_(weights.bias)
-        active = self.function(hidden)
-        last = torch.mm(weights.last_weight, active).add_(weights.last_bias)
-        share, shift = last.split_with_sizes(weights.parts)
-        return hidden, active, share.sigmoid_(), shift
-
-    def _forwards_gradients(self, g: Tensor, kept: Sequence[Tensor]) -> list[Tensor]:
-        """From the gradient of the image to those of the points and of all weights."""
-        g = g.index_select(0, self.wiring.arrive)
-        last = _last_first(kept)
-        found = []
-        for _, order, one, two in reversed(self.blocks):
-            g_first, g_second = g.split_with_sizes(self.wiring.halves)
-            of_two = self._unmove(g_second, g_first, next(last), two)
-            of_one = self._unmove(g_first, g_second, next(last), one)
-            found.append(of_one + of_two)
-            g = g.index_select(0, order)
-        return [g, *map(torch.stack, zip(*reversed(found), strict=True))]
-
-    def _backwards_gradients(self, g: Tensor, kept: Sequence[Tensor]) -> list[Tensor]:
-        """The same for the inverse."""
-        last = _last_first(kept)
-        found = []
-        for order, _, one, two in self.blocks:
-            g = g.index_select(0, order)
-            g_first, g_second = g.split_with_sizes(self.wiring.halves)
-            of_one = self._unmove(g_first, g_second, next(last), one, inverse=True)
-            of_two = self._unmove(g_second, g_first, next(last), two, inverse=True)
-            found.append(of_one + of_two)
-        g = g.index_select(0, self.wiring.leave)
-        return [g, *map(torch.stack, zip(*found, strict=True))]
-
-    def _unmove(
-        self,
-        g: Tensor,
-        g_passive: Tensor,
-        trace: _Trace,
-        weights: _Weights,
-        *,
-        inverse: bool = False,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Takes the gradients of both halves back through a move, in place.
-
-        Returns:
-            Those of weight, bias, last weight and last bias.
-        """
-        moved, passive, hidden, active, share, scale = trace
-        g_last = g.new_empty(2 * g.shape[0], g.shape[1])
-        g_share, g_shift = g_last.split_with_sizes(weights.parts)
-        if inverse:
-            torch.mul(g, moved, out=g_share).mul_(-2 * self.wiring.clamp)
-            torch.neg(g.mul_(scale), out=g_shift)
-        else:
-            g_shift.copy_(g)
-            torch.mul(g.mul_(scale), moved, out=g_share).mul_(2 * self.wiring.clamp)
-        _aten.sigmoid_backward.grad_input(g_share, share, grad_input=g_share)
-        g_active = torch.mm(weights.last_transposed, g_last)
-        g_hidden = self.derivative(g_active, hidden, active)
-        g_passive.addmm_(weights.transposed, g_hidden)
+    def _few(self, y: Tensor) -> bool:
+        """Whether the points go backwards in NumPy, which knows no other kinds of tensors."""
+        weight = self.weights[0]
         return (
-            torch.mm(passive, g_hidden.t()).t(),  # in this order it takes half as long
-            g_hidden.sum(1),
-            torch.mm(g_last, active.t()),
-            g_last.sum(1),
+            y.shape[1] * weight.shape[1] <= few.MOST
+            and self.wiring.activation == few.ACTIVATION
+            and type(y) is Tensor
+            and not y.is_neg()
+            and y.device.type == "cpu"
+            and y.dtype == weight.dtype
+            and y.dtype in few.DTYPES
         )
 
+    def _move(
+        self, x: Tensor, passive: Tensor, matrices: _Matrices, traces: list[Tensor] | None
+    ) -> Tensor:
+        active, slope, share, shift = self._evaluated(passive, matrices, traces)
+        scale = torch.add(self.numbers.low, share, alpha=self.width).exp_()
+        if traces is not None and slope is not None:
+            traces += _Trace(x, passive, active, slope, share, scale)
+        return torch.addcmul(shift, x, scale)
 
-def _last_first(kept: Sequence[Tensor]) -> Iterator[_Trace]:
-    """The traces that these tensors were, in the order of the way back."""
+    def _move_back(
+        self, y: Tensor, passive: Tensor, matrices: _Matrices, traces: list[Tensor] | None
+    ) -> Tensor:
+        active, slope, share, shift = self._evaluated(passive, matrices, traces)
+        scale = torch.sub(self.numbers.high, share, alpha=self.width).exp_()
+        x = torch.sub(y, shift).mul_(scale)
+        if traces is not None and slope is not None:
+            traces += _Trace(x, passive, active, slope, share, scale)
+        return x
+
+    def _evaluated(
+        self, passive: Tensor, matrices: _Matrices, traces: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        hidden = torch.mm(matrices.hidden, passive)
+        active, slope = self.activated(hidden, None if traces is None else self.numbers.one)
+        last = torch.mm(matrices.last, active)
+        half = last.shape[0] // 2
+        share, shift = last.split_with_sizes((half, half))
+        return active, slope, share.sigmoid_(), shift
+
+    def _forwards_gradients(self, g: Tensor, kept: Kept) -> list[Tensor]:
+        """From the gradient of the image to those of the points and of all weights."""
+        *orders, last = self.wiring.gathers[1]
+        traces = _gathered(kept.pop())
+        found = []
+        for order, (one, two) in zip(orders, reversed(self.blocks), strict=True):
+            g = g.index_select(0, order)
+            g_first, g_second = g.split_with_sizes(self.wiring.halves)
+            of_two = self._unmove(g_second, g_first, traces.pop(), two)
+            of_one = self._unmove(g_first, g_second, traces.pop(), one)
+            found.append(of_one + of_two)
+        return [g.index_select(0, last), *self._of_weights(reversed(found))]
+
+    def _backwards_gradients(self, g: Tensor, kept: Kept) -> list[Tensor]:
+        """The same for the inverse."""
+        if few.were(kept):
+            return few.backwards_gradients(g, self.wiring, self.windows, kept)
+        *orders, last = self.wiring.gathers[0]
+        traces = _gathered(kept.pop())
+        found = []
+        for order, (one, two) in zip(orders, self.blocks, strict=True):
+            g = g.index_select(0, order)
+            g_first, g_second = g.split_with_sizes(self.wiring.halves)
+            of_one = self._unmove_back(g_first, g_second, traces.pop(), one)
+            of_two = self._unmove_back(g_second, g_first, traces.pop(), two)
+            found.append(of_one + of_two)
+        return [g.index_select(0, last), *self._of_weights(found)]
+
+    # These take the gradients of both halves back through a move, in place, and return those of
+    # its matrices, the first one transposed: in this order the product takes half as long.
+
+    def _unmove(
+        self, g: Tensor, g_passive: Tensor, trace: _Trace, matrices: _Matrices
+    ) -> tuple[Tensor, Tensor]:
+        g_last = torch.cat([g, g])
+        g_share = g_last[: g.shape[0]]
+        g.mul_(trace.scale)
+        torch.addcmul(self.numbers.zero, g, trace.moved, value=self.width, out=g_share)
+        _sigmoid_backward(g_share, trace.share, grad_input=g_share)
+        return self._through_layers(g_last, g_passive, trace, matrices)
+
+    def _unmove_back(
+        self, g: Tensor, g_passive: Tensor, trace: _Trace, matrices: _Matrices
+    ) -> tuple[Tensor, Tensor]:
+        g_share = torch.addcmul(self.numbers.zero, g, trace.moved, value=-self.width)
+        _sigmoid_backward(g_share, trace.share, grad_input=g_share)
+        g_last = torch.cat([g_share, g.mul_(trace.scale).neg()])
+        return self._through_layers(g_last, g_passive, trace, matrices)
+
+    def _through_layers(
+        self, g_last: Tensor, g_passive: Tensor, trace: _Trace, matrices: _Matrices
+    ) -> tuple[Tensor, Tensor]:
+        g_hidden = torch.mm(matrices.last_transposed, g_last).mul_(trace.slope)
+        g_passive.addmm_(matrices.hidden_transposed, g_hidden)
+        product = functional.linear  # with the second one transposed
+        return product(trace.passive, g_hidden), product(g_last, trace.active)
+
+    def _of_weights(self, found: Iterable[tuple[Tensor, ...]]) -> Iterator[Tensor]:
+        """The gradients of `weights` from those of the matrices of each block."""
+        one, last_one, two, last_two = map(torch.stack, zip(*found, strict=True))
+        one, two = one[:, :, :-1], two[:, :, :-1]
+        for bias, weight, last in (
+            (one[:, 0], one[:, 1:], last_one),
+            (two[:, -1], two[:, :-1], last_two),
+        ):
+            yield from (weight.mT, bias, last[:, :, :-1], last[:, :, -1])
+
+
+def _traces(kept: Kept | None) -> list[Tensor] | None:
+    """What moves add their traces to, if they are kept."""
+    if kept is None:
+        return None
+    traces: list[Tensor] = []
+    kept.append(traces)
+    return traces
+
+
+def _gathered(kept: Sequence[Tensor]) -> list[_Trace]:
+    """The traces that these tensors were, the last one last."""
     size = len(_Trace._fields)
-    for end in range(len(kept), 0, -size):
-        yield _Trace(*kept[end - size : end])
-
-
-def _of_blocks(
-    weight: Tensor, bias: Tensor, last_weight: Tensor, last_bias: Tensor
-) -> list[_Weights]:
-    columns = [
-        weight,
-        bias.unsqueeze(-1),
-        last_weight,
-        last_bias.unsqueeze(-1),
-        weight.mT,
-        last_weight.mT,
-    ]
-    half = last_bias.shape[1] // 2
-    blocks = zip(*(part.unbind() for part in columns), strict=True)
-    return [_Weights((half, half), *tensors) for tensors in blocks]
+    return [_Trace(*kept[k : k + size]) for k in range(0, len(kept), size)]

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.bijections.base import Bijection
-from latent_morph.bijections.coupling import Chain, Wiring, coupled
+from latent_morph.bijections.coupling import Chain, Mover, coupled
 from latent_morph.bijections.scalar import ScalarWarp
+from latent_morph.bijections.wiring import Wiring
+from latent_morph.by_hand import ByHand, in_a_row, wants_plain
 from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.nn import mlp
 from latent_morph.seeding import seeded
@@ -98,6 +100,7 @@ class CouplingINN(Bijection):
         steps = [undo[k][orders[k + 1]] for k in range(blocks)]
         self.register_buffer("enter", torch.stack(steps))
         self.register_buffer("leave", undo[-1])
+        self._known_wiring: tuple[Tensor, Tensor, Wiring] | None = None
 
     enter: Tensor  # (blocks, dim): the gather before each block
     leave: Tensor  # (dim,): the gather after the last one
@@ -148,6 +151,20 @@ class CouplingINN(Bijection):
         forwards, backwards = self._passes()
         return self._mapped(y.mT, backwards).mT, partial(self._mapped, function=forwards)
 
+    def conjugated(self, y: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
+        """See `Bijection.conjugated`; where gradients are wanted, one function by hand."""
+        compiled = self._compiled_call_impl is not None
+        if (
+            not torch.is_grad_enabled()
+            or compiled
+            or wants_plain()
+            or not self._by_hand
+            or not isinstance(inner, ByHand)
+        ):
+            return super().conjugated(y, inner)
+        chain = self._chain()
+        return in_a_row(chain.backwards, inner, chain.forwards)(y)
+
     def piece(self, dtype: torch.dtype) -> int:
         """How many points of `dtype` pass at once, where there are more and no gradient."""
         return max(1, _LAYER_BYTES // (self.width * dtype.itemsize))
@@ -165,25 +182,47 @@ class CouplingINN(Bijection):
 
     def _passes(self) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
         """The map of points as columns (dim, M), and its inverse."""
-        wiring = Wiring(
-            enter=self.enter.unbind(),
-            undo=self.enter.argsort().unbind(),
-            leave=self.leave,
-            arrive=self.leave.argsort(),
+        if self._by_hand:
+            chain = self._chain()
+            return chain.forwards, chain.backwards
+        function = partial(coupled, wiring=self._wiring(), movers=self._weights())
+        return partial(function, inverse=False), partial(function, inverse=True)
+
+    def _chain(self) -> Chain:
+        return Chain(self._wiring(), self._weights())
+
+    def _weights(self) -> list[Mover]:
+        return [
+            [[(layer.weight, layer.bias) for layer in subnet] for subnet in mover]
+            for mover in self._movers()
+        ]
+
+    def _wiring(self) -> Wiring:
+        """From `enter` and `leave`, and kept: to sort takes longer than to compare."""
+        if wants_plain() or self.enter.is_meta:  # where there are no numbers to compare
+            return self._wired(self.enter, self.leave)
+        if self._known_wiring is not None:
+            enter, leave, wiring = self._known_wiring
+            if enter.device == self.enter.device and (
+                torch.equal(enter, self.enter) and torch.equal(leave, self.leave)
+            ):
+                return wiring
+        with torch.inference_mode(mode=False):  # gradients may be wanted later
+            enter, leave = self.enter.clone(), self.leave.clone()
+            wiring = self._wired(enter, leave)
+        self._known_wiring = enter, leave, wiring
+        return wiring
+
+    def _wired(self, enter: Tensor, leave: Tensor) -> Wiring:
+        return Wiring(
+            enter=enter.unbind(),
+            undo=enter.argsort().unbind(),
+            leave=leave,
+            arrive=leave.argsort(),
             halves=self._halves,
             clamp=self.clamp,
             activation=self.activation,
         )
-        movers = [
-            [[(layer.weight, layer.bias) for layer in subnet] for subnet in mover]
-            for mover in self._movers()
-        ]
-        function: Callable[..., Tensor] = (
-            Chain(wiring, movers)
-            if self._by_hand
-            else lambda x, inverse: coupled(x, wiring, movers, inverse=inverse)
-        )
-        return partial(function, inverse=False), partial(function, inverse=True)
 
 
 # FrEIA's blocks define the map and how it starts. It is evaluated with points as columns, so that

@@ -115,6 +115,8 @@ def elapsed_times(z0: Tensor, times: Tensor, t0: float | Tensor) -> Tensor:
             raise TypeError(f"t0 must be real, got dtype {t0.dtype}")
         _check_broadcast("t0", t0.shape, t0.shape, batch)
         start = check_finite("t0", t0 if t0.ndim == 0 else t0.unsqueeze(-1))
+    elif t0 == 0:
+        return times.detach().to(z0, copy=True)  # the caller may go on with theirs
     else:
         start = torch.as_tensor(t0, dtype=torch.float64)
         if not math.isfinite(t0):

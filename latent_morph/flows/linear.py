@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from latent_morph.checks import check_choice, check_positive
 from latent_morph.flows.base import Flow, at_pairs
+from latent_morph.flows.modes import Eigenvectors, exponentials, halves, met, trajectory, turned
 
 SPECTRA = ("complex", "real")
 EIGENVECTORS = ("learned", "identity")
@@ -71,7 +72,8 @@ class LinearFlow(Flow):
     def rates(self) -> Tensor:
         """Real parts of the eigenvalues: one a pair, then one a real mode."""
         if self.stable:
-            return -self.rate_parameter.square() - STABILITY_MARGIN
+            slowest = self.rate_parameter.new_full((), -STABILITY_MARGIN)
+            return torch.addcmul(slowest, self.rate_parameter, self.rate_parameter, value=-1)
         return self.rate_parameter
 
     def fastest(self) -> float:
@@ -88,119 +90,82 @@ class LinearFlow(Flow):
 
         Laid out as all first halves of the pairs, all second halves, then the real modes.
         """
-        return self._to_modes(z.movedim(-1, 0), self._upper()).movedim(0, -1)
+        vectors = self._vectors()
+        return z if vectors is None else vectors.to_modes(z.movedim(-1, 0)).movedim(0, -1)
 
     def from_modes(self, modes: Tensor) -> Tensor:
         """R w: back from modal coordinates, (..., D)."""
-        return self._from_modes(modes.movedim(-1, 0), self._upper()).movedim(0, -1)
+        vectors = self._vectors()
+        if vectors is None:
+            return modes
+        return vectors.from_modes(modes.movedim(-1, 0)).movedim(0, -1)
 
     def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
         """See `Flow.stepper`: exponentials and rotations of all gaps are computed together."""
-        factors = self._exponentials(gaps.detach().to(self.rate_parameter))
+        times = gaps.detach().to(self.rate_parameter)
+        factors = exponentials(self.rates, self.frequencies, times)
         steps = list(zip(*(factor.unbind(1) for factor in factors), strict=True))
-
-        upper = self._upper()
+        vectors = self._vectors()
 
         def step(k: int, z: Tensor) -> Tensor:
-            modes = self._to_modes(z.movedim(-1, 0), upper)
-            return self._from_modes(self._evolved(modes, *steps[k]), upper).movedim(0, -1)
+            columns = z.movedim(-1, 0)
+            if vectors is None:
+                return turned(columns, *steps[k]).movedim(0, -1)
+            modes = turned(vectors.to_modes(columns), *steps[k])
+            return vectors.from_modes(modes).movedim(0, -1)
 
         return step
 
-    def coordinates(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        """The trajectory with the coordinates as first axis, as it comes out of the products.
+    def after(self, elapsed: Tensor, series: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """What carries starts as columns, (D, N), through time, to states as columns (D, M).
 
         Args:
-            z0: (N, D).
-            elapsed: (T,) shared by all series, or (N, T).
-
-        Returns:
-            (D, T, N) for shared times, (D, N, T) for times of each series.
+            elapsed: (T,) shared by all starts, for T * N states; (N, T), for N * T states; or with
+                `series` (M,).
+            series: (M,) the start that each of `elapsed` is for.
         """
-        upper = self._upper()
-        modes = self._to_modes(z0.mT, upper)
-        shared = elapsed.ndim == 1
-        return self._at(
-            modes.unsqueeze(1 if shared else 2),
-            elapsed.unsqueeze(1) if shared else elapsed,
-            upper,
-        )
+        rates, frequencies = self.rates, self.frequencies
+        if self.eigenvectors == "learned":
+            return trajectory(
+                rates, frequencies, self.lower, self.upper, elapsed=elapsed, series=series
+            )
 
-    def coordinates_from(self, z0: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-        """For `at_pairs`: chosen series (M,) at chosen times (M,), to (D, M); z0 (N, D)."""
-        upper = self._upper()
-        modes = self._to_modes(z0.mT, upper)
-        return lambda series, times: self._at(modes.index_select(1, series), times, upper)
+        def turn(z: Tensor) -> Tensor:
+            begin, times = met(z, elapsed, series)
+            return turned(begin, *exponentials(rates, frequencies, times)).flatten(1)
+
+        return turn
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        return as_trajectory(self.coordinates(*flattened(z0, elapsed)), z0, elapsed)
+        starts, times = flattened(z0, elapsed)
+        return as_trajectory(self.after(times)(starts.mT), z0, elapsed)
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        return at_pairs(self.coordinates_from(flattened(z0, elapsed)[0]), elapsed, wanted)
+        starts = flattened(z0, elapsed)[0].mT
+        return at_pairs(lambda series, times: self.after(times, series)(starts), elapsed, wanted)
 
-    # Inside, coordinates are the first axis: halves of pairs are then whole blocks of memory,
-    # and a change of coordinates is one product with all points as columns.
-
-    def _at(self, modes: Tensor, elapsed: Tensor, upper: Tensor | None) -> Tensor:
-        """Modes (D, ...) after `elapsed` (...), which broadcast, in coordinates (D, ...)."""
-        return self._from_modes(self._evolved(modes, *self._exponentials(elapsed)), upper)
-
-    def _to_modes(self, z: Tensor, upper: Tensor | None) -> Tensor:
-        if upper is None:
-            return z
-        columns = torch.linalg.solve_triangular(
-            self.lower, z.reshape(len(z), -1), upper=False, unitriangular=True
-        )
-        return torch.linalg.solve_triangular(upper, columns, upper=True).view(z.shape)
-
-    def _from_modes(self, modes: Tensor, upper: Tensor | None) -> Tensor:
-        if upper is None:
-            return modes
-        vectors = torch.addmm(upper, self.lower.tril(-1), upper)  # L has ones on its diagonal
-        return torch.mm(vectors, modes.reshape(len(modes), -1)).view(modes.shape)
-
-    def _upper(self) -> Tensor | None:
-        """U: what is above the diagonal, and the exponential of what is on it; None for R = 1."""
+    def _vectors(self) -> Eigenvectors | None:
+        """R, or None where it is the identity."""
         if self.eigenvectors == "identity":
             return None
-        return torch.diagonal_scatter(self.upper.triu(1), self.upper.diagonal().exp())
-
-    def _exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(...) to exp(a t) cos(b t) and exp(a t) sin(b t) of the pairs, exp(a t) of the rest."""
-        ones = [1] * elapsed.ndim
-        growth = (self.rates.view(-1, *ones) * elapsed).exp()
-        paired, single = growth.split([self.n_pairs, len(growth) - self.n_pairs])
-        angle = self.frequencies.view(-1, *ones) * elapsed
-        return paired * angle.cos(), paired * angle.sin(), single
-
-    def _evolved(self, modes: Tensor, cos: Tensor, sin: Tensor, growth: Tensor) -> Tensor:
-        first, second, single = self._split(modes)
-        turned = [
-            torch.addcmul(cos * first, sin, second, value=-1),
-            torch.addcmul(cos * second, sin, first),
-        ]
-        if len(single):
-            turned.append(growth * single)
-        return torch.cat(turned)
+        return Eigenvectors.of(self.lower, self.upper)
 
     def _velocity(self, z: Tensor) -> Tensor:
-        upper = self._upper()
-        first, second, single = self._split(self._to_modes(z.movedim(-1, 0), upper))
+        vectors, columns = self._vectors(), z.movedim(-1, 0)
+        modes = columns if vectors is None else vectors.to_modes(columns)
+        first, second, single = halves(modes, self.n_pairs)
         ones = [1] * (z.ndim - 1)
         rates, turns = self.rates.view(-1, *ones), self.frequencies.view(-1, *ones)
         pair_rates, single_rates = rates.split([self.n_pairs, len(single)])
-        modes = torch.cat(
+        moving = torch.cat(
             [
                 pair_rates * first - turns * second,
                 turns * first + pair_rates * second,
                 single_rates * single,
             ]
         )
-        return self._from_modes(modes, upper).movedim(0, -1)
-
-    def _split(self, modes: Tensor) -> tuple[Tensor, ...]:
-        n = self.n_pairs
-        return modes.split([n, n, self.latent_dim - 2 * n])
+        moving = moving if vectors is None else vectors.from_modes(moving)
+        return moving.movedim(0, -1)
 
 
 def flattened(z0: Tensor, elapsed: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,7 +175,11 @@ def flattened(z0: Tensor, elapsed: Tensor) -> tuple[Tensor, Tensor]:
     return z0.reshape(-1, z0.shape[-1]), elapsed
 
 
-def as_trajectory(coordinates: Tensor, z0: Tensor, elapsed: Tensor) -> Tensor:
-    """What `LinearFlow.coordinates` gives, (D, T, N) or (D, N, T), as (..., T, D)."""
-    path = coordinates.permute(2, 1, 0) if elapsed.ndim == 1 else coordinates.permute(1, 2, 0)
+def as_trajectory(states: Tensor, z0: Tensor, elapsed: Tensor) -> Tensor:
+    """What `LinearFlow.after` leads to, (D, T * N) or (D, N * T), as (..., T, D)."""
+    n_times = elapsed.shape[-1]
+    if elapsed.ndim == 1:
+        path = states.unflatten(1, (n_times, -1)).permute(2, 1, 0)
+    else:
+        path = states.unflatten(1, (-1, n_times)).permute(1, 2, 0)
     return path.reshape(*z0.shape[:-1], *path.shape[1:])

@@ -66,6 +66,8 @@ class MorphFlow(Flow):
         """(D,) where the velocity is zero: the image of the linear base's origin."""
         if not isinstance(self.base, LinearFlow):
             raise ValueError(f"the equilibrium of a {type(self.base).__name__} base is not known")
+        if isinstance(self.warp, Anchored):
+            return self.warp.goal.clone()
         return self.warp(next(self.base.parameters()).new_zeros(self.latent_dim))
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
@@ -73,12 +75,13 @@ class MorphFlow(Flow):
         if not isinstance(base, LinearFlow):
             return self.warp(base._trajectory(self.warp.inverse(z0), elapsed))
         starts, times = flattened(z0, elapsed)
-        starts, on_columns = self.warp.both_ways(starts)
         if self.dense_output is None or not self._interpolates(z0, elapsed):
-            return as_trajectory(on_columns(base.coordinates(starts, times)), z0, elapsed)
+            states = self.warp.conjugated(starts.mT, base.after(times))
+            return as_trajectory(states, z0, elapsed)
+        starts, on_columns = self.warp.both_ways(starts)
         span = float(elapsed.max() - elapsed.min())
         dense = dense_curve(
-            lambda x, t: as_trajectory(on_columns(base.coordinates(x, t)), x, t),
+            lambda x, t: as_trajectory(on_columns(base.after(t)(x.mT)), x, t),
             starts,
             times,
             tolerance=self.dense_output,
@@ -94,11 +97,15 @@ class MorphFlow(Flow):
         return n_times >= _FEW_TIMES and n_series * n_times > _FEW_POINTS
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        if self._interpolates(z0, elapsed) or not isinstance(self.base, LinearFlow):
+        base = self.base
+        if self._interpolates(z0, elapsed) or not isinstance(base, LinearFlow):
             return super()._part(z0, elapsed, wanted)
-        starts, on_columns = self.warp.both_ways(flattened(z0, elapsed)[0])
-        x = self.base.coordinates_from(starts)
-        return at_pairs(lambda series, times: on_columns(x(series, times)), elapsed, wanted)
+        starts = flattened(z0, elapsed)[0].mT
+        return at_pairs(
+            lambda series, times: self.warp.conjugated(starts, base.after(times, series)),
+            elapsed,
+            wanted,
+        )
 
     def _velocity(self, z: Tensor) -> Tensor:
         x, on_columns = self.warp.both_ways(z.reshape(-1, self.latent_dim))
