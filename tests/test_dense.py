@@ -6,11 +6,16 @@ import pytest
 import torch
 from helpers import states, stirred
 
-from latent_morph.flows import FLOWS, MorphFlow
+from latent_morph.flows import FLOWS, MorphFlow, morph
 from latent_morph.flows.dense import DEGREE, dense_curve
 from latent_morph.flows.registry import morph_neural
 
 pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.fixture(autouse=True)
+def small_networks_interpolate_too(monkeypatch):
+    monkeypatch.setattr(morph, "_LITTLE_WORK", 0)
 
 
 def pair(tolerance, *, dim=4, seed=0, **options):
@@ -141,6 +146,16 @@ def test_few_times_are_exact():
     z = states(5, dim=4)
     for times in (torch.linspace(0, 1, DEGREE).double(), torch.rand(5, 7).double()):
         torch.testing.assert_close(dense(z, times), exact(z, times), atol=0, rtol=0)
+
+
+def test_little_work_is_exact(monkeypatch):
+    """A small network at a thousand points is; at ten thousand, or a large network, is not."""
+    monkeypatch.undo()
+    times = torch.linspace(0, 1, 1000)
+    for width, n_series, expected in ((16, 1, True), (16, 20, False), (400, 2, False)):
+        exact, dense = pair(1e-3, inn={"blocks": 2, "width": width})
+        z = states(n_series, dim=4)
+        assert torch.equal(dense(z, times), exact(z, times)) == expected
 
 
 def test_a_tolerance_below_rounding_ends_in_exact_evaluation():

@@ -12,8 +12,9 @@ from latent_morph.flows.base import Flow, at_pairs
 from latent_morph.flows.dense import dense_curve
 from latent_morph.flows.linear import LinearFlow, as_trajectory, flattened
 
-# With fewer times than this, or with no more points over all series, interpolation did not pay.
-_FEW_TIMES, _FEW_POINTS = 200, 800
+# Interpolation did not pay with fewer times than this, or where the network has no more to do: in
+# bytes of its weights, counted once for each point.
+_FEW_TIMES, _LITTLE_WORK = 200, 40_000_000
 
 
 @final
@@ -61,6 +62,7 @@ class MorphFlow(Flow):
         self.dense_output = dense_output
         self.base = base
         self.warp = warp
+        self._work_a_point = sum(weight.numel() for weight in warp.parameters())
 
     def equilibrium(self) -> Tensor:
         """(D,) where the velocity is zero: the image of the linear base's origin."""
@@ -94,7 +96,8 @@ class MorphFlow(Flow):
         if self.dense_output is None:
             return False
         n_times, n_series = elapsed.shape[-1], z0[..., 0].numel()
-        return n_times >= _FEW_TIMES and n_series * n_times > _FEW_POINTS
+        work = n_series * n_times * self._work_a_point * z0.element_size()
+        return n_times >= _FEW_TIMES and work > _LITTLE_WORK
 
     def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
         base = self.base
