@@ -9,7 +9,7 @@ import torch
 from benchmarks.grid import Record, recorded
 from benchmarks.rows import Row
 from benchmarks.trajectories import IMITATION, available, parameters, problem
-from latent_morph.diagnostics import interleaved
+from latent_morph.diagnostics import Timing, interleaved
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import metrics, rolled_out
 
@@ -53,8 +53,10 @@ def run(
                     "width": width,
                     "mse": float(np.mean(values)),
                     "mse_std": float(np.std(values)) if len(values) > 1 else None,
-                    "mean_ms": float(np.mean([record["mean_ms"] for record in found])),
-                    "std_ms": float(np.mean([record["std_ms"] for record in found])),
+                    **{
+                        key: float(np.mean([record[key] for record in found]))
+                        for key in Timing._fields
+                    },
                     "step_ms": float(np.mean([record["step_ms"] for record in found])),
                     "ratio_to_morph": None,
                     "seeds": len(found),

@@ -9,6 +9,7 @@ import torch
 from benchmarks.models import problem
 from benchmarks.rows import Row
 from latent_morph.descent import Descent
+from latent_morph.diagnostics import Timing
 from latent_morph.estimators.base import LatentODEBase
 from latent_morph.experiments.presets import preset_parameters
 from latent_morph.experiments.tasks import TASKS
@@ -46,11 +47,11 @@ def run(*, short: bool) -> list[Row]:
     for _ in range(repeats):
         for name, stage in stages.items():
             taken[name] += stage.turn()
-    reference = _total(taken["morph"]).mean() * stages["morph"].n_batches
+    reference = _timing(taken["morph"]).median_ms * stages["morph"].n_batches
     rows: list[Row] = []
     for name, stage in stages.items():
-        totals = 1e3 * _total(taken[name])
-        epoch_s = totals.mean() / 1e3 * stage.n_batches
+        timing = _timing(taken[name])
+        epoch_ms = timing.median_ms * stage.n_batches
         parts = {
             f"{part}_ms": float(1e3 * np.mean([one[part] for one in taken[name]]))
             for part in PARTS
@@ -59,12 +60,11 @@ def run(*, short: bool) -> list[Row]:
             {
                 "task": f"activity epoch ({data.source})",
                 "candidate": name,
-                "mean_ms": float(totals.mean()),
-                "std_ms": float(totals.std()),
-                "ratio_to_morph": float(epoch_s / reference),
+                **timing._asdict(),
+                "ratio_to_morph": epoch_ms / reference,
                 "threads": torch.get_num_threads(),
                 "batch": stage.batch_size,
-                "epoch_s": float(epoch_s),
+                "epoch_s": epoch_ms / 1e3,
                 "prediction_pass_s": float(
                     np.mean([one["prediction"] for one in taken[name]]) * stage.n_batches
                 ),
@@ -74,8 +74,8 @@ def run(*, short: bool) -> list[Row]:
     return rows
 
 
-def _total(steps: list[dict[str, float]]) -> np.ndarray:
-    return np.array([sum(step[part] for part in PARTS) for step in steps])
+def _timing(steps: list[dict[str, float]]) -> Timing:
+    return Timing.of([1e3 * sum(step[part] for part in PARTS) for step in steps])
 
 
 class _Stage:

@@ -20,6 +20,7 @@ from benchmarks.trajectories import (
     problem,
 )
 from latent_morph.callbacks import AnyCallback, History, Settings
+from latent_morph.diagnostics import Timing
 from latent_morph.dynamics import base_of
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import DYNAMICS, Problem, metrics
@@ -213,6 +214,6 @@ def _row(
         "astray": sum(lost) if lost else None,
         **{
             key: timed.get(key)
-            for key in ("mean_ms", "std_ms", "ratio_to_morph", "field_evaluations", "threads")
+            for key in (*Timing._fields, "ratio_to_morph", "field_evaluations", "threads")
         },
     }

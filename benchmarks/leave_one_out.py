@@ -1,4 +1,4 @@
-"""Presets for demonstrated motions, judged on the training demonstrations alone."""
+"""Presets for few trajectories, judged on those to learn from alone."""
 
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from benchmarks.trajectories import IMITATION, available, parameters, problem
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import errors, rolled_out
 
-TITLE = "Presets for demonstrations: error on each training demonstration, learned from the others"
+TITLE = "Presets for few trajectories: error on each to learn from, learned from the others"
 RECORDS = Path("runs/leave-one-out")
 STEPS = 600
+TASKS = ("lotka_volterra", *IMITATION)
 
 
 def _inn(blocks: int, width: int = 64) -> dict[str, Any]:
@@ -21,7 +22,7 @@ def _inn(blocks: int, width: int = 64) -> dict[str, Any]:
 
 
 # Changes to a common start, named by what they are.
-VARIANTS: dict[str, dict[str, Any]] = {
+DEMONSTRATED: dict[str, dict[str, Any]] = {
     **{
         f"spread {spread}, {blocks} blocks": {"start_spread": spread, **_inn(blocks)}
         for blocks in (2, 4)
@@ -43,6 +44,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         **_inn(2, width=48),
     },
 }
+# Changes to the preset: the network.
+SIZED: dict[str, dict[str, Any]] = {
+    f"{blocks} blocks of {width}": _inn(blocks, width)
+    for blocks, width in ((2, 32), (2, 48), (2, 64), (3, 48), (3, 64), (4, 64))
+}
 
 
 def run(
@@ -52,11 +58,13 @@ def run(
     seeds: int | None = None,
     records: Path | None = None,
 ) -> list[Row]:
-    """One row a variant; the test demonstrations are not touched."""
+    """One row a variant; what is there for testing is not touched."""
     rows: list[Row] = []
-    for task in available(IMITATION, only):
-        for name, changes in VARIANTS.items():
-            params = parameters(task, "morph-exact") | {"max_epochs": STEPS} | changes
+    for task in available(TASKS, only):
+        demonstrated = task in IMITATION
+        for name, changes in (DEMONSTRATED if demonstrated else SIZED).items():
+            common = {"max_epochs": STEPS} if demonstrated else {}
+            params = parameters(task, "morph-exact") | common | changes
             params |= {"max_epochs": 3} if short else {}
             found = [
                 _left_out(task, name, params, case, seed, records or RECORDS)["mse"]
@@ -71,7 +79,7 @@ def run(
                     "mse_std": float(np.std(found)),
                     "mse_median": float(np.median(found)),
                     "runs": len(found),
-                    "steps": params["max_epochs"],
+                    "steps": DynamicsRegressor(**params).max_epochs,
                 }
             )
     return rows

@@ -25,7 +25,7 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
         models = {
             name: trained(task, name, problem(task).train_X, seconds=seconds) for name in names
         }
-        rows += measured(task, models, problem(task).test_X, repeats=5 if short else 20)
+        rows += measured(task, models, problem(task).test_X, repeats=9 if short else 20)
     return rows
 
 

@@ -14,15 +14,19 @@ REFERENCE = "morph"
 
 
 def timed_rows(task: str, timings: Mapping[str, Timing], **more: Any) -> list[Row]:  # noqa: ANN401
-    """One row a candidate; `more` has values for all rows, or mappings from candidate to value."""
-    reference = timings[REFERENCE].mean_ms if REFERENCE in timings else None
+    """One row a candidate; `more` has values for all rows, or mappings from candidate to value.
+
+    Ratios are those of medians.
+    """
+    reference = timings[REFERENCE].median_ms if REFERENCE in timings else None
     return [
         {
             "task": task,
             "candidate": name,
             "mean_ms": timing.mean_ms,
             "std_ms": timing.std_ms,
-            "ratio_to_morph": None if reference is None else timing.mean_ms / reference,
+            "median_ms": timing.median_ms,
+            "ratio_to_morph": None if reference is None else timing.median_ms / reference,
             "threads": torch.get_num_threads(),
             **{
                 key: value.get(name) if isinstance(value, Mapping) else value

@@ -48,10 +48,10 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
             name: sign * fmean(model.history_[-1]["validation_score"] for model in fitted)
             for name, fitted in models.items()
         }
-        reference = next(iter(timings.values())).mean_ms
+        reference = next(iter(timings.values())).median_ms
         found = timed_rows(task, timings, epochs=2 if short else epochs)
         for row in found:
-            row["ratio_to_morph"] = row["mean_ms"] / reference
+            row["ratio_to_morph"] = row["median_ms"] / reference
             row[f"validation_{metric}"] = shown[row["candidate"]]
         rows += found
     return rows

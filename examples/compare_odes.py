@@ -55,14 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         },
         repeats=5,
     )
-    reference = timings[arguments.odes[0]].mean_ms
+    reference = timings["morph"].median_ms if arguments.odes[0] == "morph" else None
     rows = [
         {
             "ode": ode,
             "score": scores[ode],
             "integration_ms_mean": timing.mean_ms,
             "integration_ms_std": timing.std_ms,
-            "ratio_to_morph": timing.mean_ms / reference if arguments.odes[0] == "morph" else None,
+            "ratio_to_morph": timing.median_ms / reference
+            if arguments.odes[0] == "morph"
+            else None,
         }
         for ode, timing in timings.items()
     ]

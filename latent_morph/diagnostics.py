@@ -1,7 +1,7 @@
 """Where a model's time goes, part by part, and how often a vector field was evaluated."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +14,19 @@ from latent_morph.series import SeriesBatch
 
 
 class Timing(NamedTuple):
-    """Milliseconds a call: mean and standard deviation over repeats."""
+    """Milliseconds a call over repeats: mean, standard deviation and median.
+
+    On a shared machine a single call can take ten times as long as the others: compare medians.
+    """
 
     mean_ms: float
     std_ms: float
+    median_ms: float
+
+    @classmethod
+    def of(cls, milliseconds: Sequence[float]) -> "Timing":
+        """From one figure a repeat."""
+        return cls(*(float(found(milliseconds)) for found in (np.mean, np.std, np.median)))
 
 
 def interleaved(
@@ -46,7 +55,7 @@ def interleaved(
             for _ in range(in_a_row or 1):
                 call()
             taken[name].append(1e3 * (_now() - begin) / (in_a_row or 1))
-    return {name: Timing(float(np.mean(ms)), float(np.std(ms))) for name, ms in taken.items()}
+    return {name: Timing.of(ms) for name, ms in taken.items()}
 
 
 def _now() -> float:

@@ -30,7 +30,7 @@ from latent_morph.diagnostics import Timing, interleaved
 from latent_morph.experiments.dynamics import Problem
 from latent_morph.training import TrainingError
 
-KEYS = {"task", "candidate", "mean_ms", "std_ms", "ratio_to_morph", "threads"}
+KEYS = {"task", "candidate", "mean_ms", "std_ms", "median_ms", "ratio_to_morph", "threads"}
 
 
 @pytest.fixture
@@ -53,7 +53,9 @@ def less(monkeypatch):
     monkeypatch.setattr(training, "PAPER", 30)
     monkeypatch.setattr(learned, "SOLVERS", ("euler",))
     monkeypatch.setattr(ablation, "SIZES", ((3, 8), (2, 8), (2, 500)))
-    monkeypatch.setattr(leave_one_out, "VARIANTS", dict(list(leave_one_out.VARIANTS.items())[:2]))
+    for name in ("DEMONSTRATED", "SIZED"):
+        some = dict(list(getattr(leave_one_out, name).items())[:2])
+        monkeypatch.setattr(leave_one_out, name, some)
     for module in (rollout, training, learned, ablation, leave_one_out):
         monkeypatch.setattr(module, "problem", a_few_spirals)
         monkeypatch.setattr(module, "available", lambda names, only: ["imitation_s"])
@@ -130,11 +132,11 @@ def test_every_benchmark(name, less, tmp_path, capsys):
 
 
 def test_ratios_and_tables():
-    timings = {"morph": Timing(2.0, 0.1), "rk4": Timing(50.0, 3.0)}
+    timings = {"morph": Timing(9.0, 7.0, 2.0), "rk4": Timing(50.0, 3.0, 50.0)}
     rows = timed_rows("a task", timings, size=7, field_evaluations={"rk4": 40})
     assert [row["ratio_to_morph"] for row in rows] == [1.0, 25.0]
     assert [row["field_evaluations"] for row in rows] == [None, 40] and rows[1]["size"] == 7
-    assert "| a task | rk4 | 50 | 3 | 25 |" in as_markdown(rows)
+    assert "| a task | rk4 | 50 | 3 | 50 | 25 |" in as_markdown(rows)
 
 
 def test_peak_memory_sees_what_a_call_holds():

@@ -242,15 +242,15 @@ def comparison(
 def comparison_rows(
     metric: str, timings: Mapping[str, Timing], done: Sequence[tuple[Any, dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """One row a run: its score, and the time of its ODE."""
-    reference = timings["morph"].mean_ms if "morph" in timings else None
+    """One row a run: its score, and the time of its ODE; ratios are those of medians."""
+    reference = timings["morph"].median_ms if "morph" in timings else None
     return [
         {
             "ode": record["ode"],
             "score": record["metrics"]["test"][metric],
             "integration_ms_mean": timings[record["ode"]].mean_ms,
             "integration_ms_std": timings[record["ode"]].std_ms,
-            "ratio_to_morph": reference and timings[record["ode"]].mean_ms / reference,
+            "ratio_to_morph": reference and timings[record["ode"]].median_ms / reference,
             "field_evaluations": record["field_evaluations"],
             "epochs": record["epochs"]["run"],
             "training_s": record["timings"]["training_s"],
