@@ -190,8 +190,8 @@ def _page(sections: Sequence[str], *, short: bool) -> str:
     return (
         "# Results of the benchmarks\n\n"
         "Written by `make bench` or `python -m benchmarks all --markdown FILE`. Candidates of a "
-        "table took turns in one process with the same threads; read the ratios, which are those of "
-        "medians: a shared machine holds a call up now and then. Every model was "
+        "table took turns in one process with the same threads; read the ratios, which are those "
+        "of medians: a shared machine holds a call up now and then. Every model was "
         f"trained for {stage} before: an adaptive solver takes more steps the longer it has "
         "trained. `morph` may interpolate to a relative error of 1e-5, the tolerance of the "
         "adaptive solvers; `morph-exact` evaluates every point.\n\n"

@@ -42,7 +42,11 @@ class ByHand:
         if wants_plain():
             return self.plain(x, *self.weights)
         inputs = (x, *self.weights)
-        if not torch.is_grad_enabled() or not any(value.requires_grad for value in inputs):
+        if (
+            not torch.is_grad_enabled()
+            or torch.is_inference_mode_enabled()  # where nothing is recorded even so
+            or not any(value.requires_grad for value in inputs)
+        ):
             return self.run(x, None)
         # The tensor is kept, for derivatives of derivatives. One made where nothing is recorded
         # cannot be, and of a view the caller may overwrite the rest.
@@ -116,13 +120,10 @@ class _Recorded(torch.autograd.Function):
         parts: Kept = [tuple(islice(saved, size)) for size in ctx.sizes]
         inputs, kept = parts[0], parts[1:]
         found: Sequence[Tensor]
-        if torch.is_grad_enabled() or wants_plain():
+        # Several gradients at once, as `torch.autograd.functional.jacobian` asks for.
+        several = torch._C._functorch.is_legacy_batchedtensor(g)
+        if torch.is_grad_enabled() or wants_plain() or several:
             found = torch.func.vjp(function.plain, *inputs)[1](g)
-        elif torch._C._functorch.is_legacy_batchedtensor(g):
-            # Several gradients at once, as `torch.autograd.functional.jacobian` asks for.
-            with torch.enable_grad():
-                leaves = [value.detach().requires_grad_() for value in inputs]
-                found = torch.autograd.grad(function.plain(*leaves), leaves, g)
         else:
             with _unrecorded():
                 found = function.gradients(g, kept)

@@ -52,7 +52,7 @@ class Descent:
         gradient_clip: float | None = None,
     ) -> None:
         check_choice("optimizer", optimizer, OPTIMIZERS)
-        torch.empty(_LARGEST_KEPT, dtype=torch.uint8)  # and freed
+        torch.empty(_LARGEST_KEPT, dtype=torch.uint8, device="cpu")  # and freed
         self._longest = gradient_clip
         weights = list(model.parameters())
         kinds = dict.fromkeys((weight.device, weight.dtype) for weight in weights)
@@ -65,14 +65,12 @@ class Descent:
         for vector, gradient in zip(self._vectors, self._gradients, strict=True):
             vector.grad = gradient
         fused = optimizer in _FUSED and {device.type for device, _ in kinds} <= {"cpu", "cuda"}
-        self.optimiser = OPTIMIZERS[optimizer](
+        self._optimiser = OPTIMIZERS[optimizer](
             self._vectors,
             lr=learning_rate,
             weight_decay=weight_decay,
             **({"fused": True} if fused else {}),
         )
-        # Without what torch wraps around it for profilers and hooks, which takes as long again.
-        self._step = torch.no_grad()(inspect.unwrap(type(self.optimiser).step))
         self._windows = [
             window
             for group, vector, gradient in zip(groups, self._vectors, self._gradients, strict=True)
@@ -104,11 +102,13 @@ class Descent:
     def move(self, learning_rate: float | None = None) -> None:
         """A step along the last gradient."""
         if learning_rate is not None:
-            for group in self.optimiser.param_groups:
+            for group in self._optimiser.param_groups:
                 group["lr"] = learning_rate
         still = [window for window in self._windows if not window.weight.requires_grad]
         before = [window.value.clone() for window in still]
-        self._step(self.optimiser)
+        # Without what torch wraps around it for profilers and hooks, which takes as long again.
+        with torch.no_grad():
+            inspect.unwrap(type(self._optimiser).step)(self._optimiser)
         for window, value in zip(still, before, strict=True):
             window.value.copy_(value)
         self._tell_autograd()
@@ -141,11 +141,11 @@ class Descent:
 
     def state_dict(self) -> dict[str, Any]:
         """The optimiser's."""
-        return self.optimiser.state_dict()
+        return self._optimiser.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes `state_dict` back."""
-        self.optimiser.load_state_dict(state)
+        self._optimiser.load_state_dict(state)
 
 
 class _Window(NamedTuple):

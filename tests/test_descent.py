@@ -1,6 +1,7 @@
 """Descent: as the optimisers do with many tensors, only in one."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -164,3 +165,9 @@ def test_the_state_survives():
 def test_an_optimiser_that_is_not_there():
     with pytest.raises(ValueError, match="optimizer must be one of adamw, adam, adamax"):
         Descent(network(), optimizer="sgd")
+
+
+def test_can_be_pickled_between_steps():
+    model = network()
+    descent = pickle.loads(pickle.dumps(Descent(model)))
+    assert descent.state_dict() == Descent(model).state_dict()

@@ -41,7 +41,10 @@ class Bijection(nn.Module, abc.ABC):
         return self._forward(x.movedim(0, -1)).movedim(-1, 0)
 
     def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The inverse of `y` (N, dim), and `on_columns`, sharing what depends on no point."""
+        """The inverse of `y` (N, dim), and `on_columns`, sharing what depends on no point.
+
+        That function is good as long as the weights stay as they are.
+        """
         return self.inverse(y), self.on_columns
 
     def conjugated(self, y: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:

@@ -33,23 +33,18 @@ def coupled(x: Tensor, wiring: Wiring, movers: Sequence[Mover], *, inverse: bool
         movers: What moves the first half, by the second, and then the second, by the new first.
         inverse: Which way.
     """
-    blocks = [
-        [_in_block(mover, number) for mover in movers] for number in range(len(wiring.enter))
-    ]
-    if inverse:
-        x = x.index_select(0, wiring.arrive)
-        for order, (one, two) in reversed(list(zip(wiring.undo, blocks, strict=True))):
-            first, second = x.split_with_sizes(wiring.halves)
+    *orders, last = wiring.gathers[inverse]
+    blocks = [[_in_block(mover, number) for mover in movers] for number in range(len(orders))]
+    for order, (one, two) in zip(orders, blocks[::-1] if inverse else blocks, strict=True):
+        first, second = x.index_select(0, order).split_with_sizes(wiring.halves)
+        if inverse:
             second = _moved_back(second, first, two, wiring)
             first = _moved_back(first, second, one, wiring)
-            x = torch.cat([first, second]).index_select(0, order)
-        return x
-    for order, (one, two) in zip(wiring.enter, blocks, strict=True):
-        first, second = x.index_select(0, order).split_with_sizes(wiring.halves)
-        first = _moved(first, second, one, wiring)
-        second = _moved(second, first, two, wiring)
+        else:
+            first = _moved(first, second, one, wiring)
+            second = _moved(second, first, two, wiring)
         x = torch.cat([first, second])
-    return x.index_select(0, wiring.leave)
+    return x.index_select(0, last)
 
 
 def _in_block(mover: Mover, number: int) -> Mover:
@@ -93,58 +88,25 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-# By hand, for movers of one subnet with one hidden layer. Points have a row of ones between their
-# halves, and hidden units one below, so that a layer is one product: its bias is a column of the
-# matrix like any other.
+# By hand, for movers of one subnet with one hidden layer and this activation. Points have a row
+# of ones between their halves, and hidden units one below, so that a layer is one product: its
+# bias is a column of the matrix like any other.
 
-_aten = torch.ops.aten
-_sigmoid_backward = _aten.sigmoid_backward.grad_input
+BY_HAND = "silu"
+# The bias of a hidden unit that sees nothing else and gives one.
+_BIAS_OF_ONE = 1.2784645427610738
 
-
-# A hidden layer, which is overwritten where that helps, to its activation. If given a one, also
-# the slope of that.
-_Activated = tuple[Tensor, Tensor | None]
+_sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 
 
-def _silu(x: Tensor, one: Tensor | None) -> _Activated:
+def _activated(x: Tensor, one: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """A hidden layer, which is overwritten, to its activation and, if given a one, its slope."""
+    if one is None:
+        return functional.silu(x, inplace=True), None
     share = x.sigmoid()
     y = x.mul_(share)
     # s + y (1 - s), which takes a third of the time of torch's own derivative
-    return y, None if one is None else torch.lerp(share, one, y, out=share)
-
-
-def _tanh(x: Tensor, one: Tensor | None) -> _Activated:
-    y = x.tanh_()
-    return y, None if one is None else torch.addcmul(one, y, y, value=-1)
-
-
-def _gelu(x: Tensor, one: Tensor | None) -> _Activated:
-    return functional.gelu(x), None if one is None else _aten.gelu_backward(one.expand_as(x), x)
-
-
-def _softplus(x: Tensor, one: Tensor | None) -> _Activated:
-    return functional.softplus(x), None if one is None else x.sigmoid()
-
-
-def _relu(x: Tensor, one: Tensor | None) -> _Activated:
-    return x.relu(), None if one is None else (x > 0).to(x)
-
-
-_ACTIVATED: dict[str, Callable[[Tensor, Tensor | None], _Activated]] = {
-    "silu": _silu,
-    "tanh": _tanh,
-    "gelu": _gelu,
-    "softplus": _softplus,
-    "relu": _relu,
-}
-# The bias of a hidden unit that sees nothing else and gives one.
-_BIAS_OF_ONE = {
-    "silu": 1.2784645427610738,
-    "tanh": 20.0,
-    "gelu": 1.1444507183528787,
-    "softplus": 0.5413248546129181,
-    "relu": 1.0,
-}
+    return y, torch.lerp(share, one, y, out=share)
 
 
 class _Numbers(NamedTuple):
@@ -158,9 +120,9 @@ class _Numbers(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _numbers(clamp: float, bias: float, dtype: torch.dtype, device: torch.device) -> _Numbers:
+def _numbers(clamp: float, dtype: torch.dtype, device: torch.device) -> _Numbers:
     with torch.inference_mode(mode=False):  # kept for calls that record gradients, too
-        values = torch.tensor([0.0, 1.0, -clamp, clamp, bias], dtype=dtype, device=device)
+        values = torch.tensor([0.0, 1.0, -clamp, clamp, _BIAS_OF_ONE], dtype=dtype, device=device)
         return _Numbers(*values.unbind())
 
 
@@ -189,7 +151,7 @@ class Chain:
 
     Args:
         wiring: How the blocks are connected.
-        movers: Of one subnet each, with one hidden layer.
+        movers: Of one subnet each, with one hidden layer of the activation `BY_HAND`.
 
     Attributes:
         weights: Weight and bias of the hidden layer and of the last one of what moves the first
@@ -199,7 +161,6 @@ class Chain:
     def __init__(self, wiring: Wiring, movers: Sequence[Mover]) -> None:
         self.wiring = wiring
         self.weights = tuple(part for (subnet,) in movers for layer in subnet for part in layer)
-        self.activated = _ACTIVATED[wiring.activation]
         half, other = wiring.halves
         self.parts = (half, 1, other)
         self.width = 2 * wiring.clamp
@@ -207,9 +168,8 @@ class Chain:
     @cached_property
     def numbers(self) -> _Numbers:
         """Made when they are needed: a compiler, which does not need them, cannot see a cache."""
-        bias = _BIAS_OF_ONE[self.wiring.activation]
         like = self.weights[0]
-        return _numbers(self.wiring.clamp, bias, like.dtype, like.device)
+        return _numbers(self.wiring.clamp, like.dtype, like.device)
 
     @cached_property
     def windows(self) -> few.Movers:
@@ -288,7 +248,6 @@ class Chain:
         weight = self.weights[0]
         return (
             y.shape[1] * weight.shape[1] <= few.MOST
-            and self.wiring.activation == few.ACTIVATION
             and type(y) is Tensor
             and not y.is_neg()
             and y.device.type == "cpu"
@@ -319,7 +278,7 @@ class Chain:
         self, passive: Tensor, matrices: _Matrices, traces: list[Tensor] | None
     ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         hidden = torch.mm(matrices.hidden, passive)
-        active, slope = self.activated(hidden, None if traces is None else self.numbers.one)
+        active, slope = _activated(hidden, None if traces is None else self.numbers.one)
         last = torch.mm(matrices.last, active)
         half = last.shape[0] // 2
         share, shift = last.split_with_sizes((half, half))
@@ -390,7 +349,8 @@ class Chain:
             (one[:, 0], one[:, 1:], last_one),
             (two[:, -1], two[:, :-1], last_two),
         ):
-            yield from (weight.mT, bias, last[:, :, :-1], last[:, :, -1])
+            for part in (weight.mT, bias, last[:, :, :-1], last[:, :, -1]):
+                yield part.contiguous()  # somebody may want to see it as one row
 
 
 def _traces(kept: Kept | None) -> list[Tensor] | None:

@@ -14,7 +14,6 @@ from torch import Tensor
 from latent_morph.bijections.wiring import Wiring
 from latent_morph.by_hand import Kept
 
-ACTIVATION = "silu"
 DTYPES = (torch.float32, torch.float64)
 # Entries of a hidden layer up to which that pays: torch computes faster.
 MOST = 4096
@@ -53,8 +52,9 @@ class _Trace(NamedTuple):
 
 
 def windows(weights: Sequence[Tensor]) -> Movers:
-    """`Chain.weights` as they are now, seen by NumPy."""
-    arrays = [weight.detach().numpy() for weight in weights]
+    """`Chain.weights` as they are now."""
+    # Copies: torch never again resizes memory that NumPy has seen.
+    arrays = [weight.detach().clone().numpy() for weight in weights]
     for k in (1, 3, 5, 7):
         arrays[k] = arrays[k][:, :, np.newaxis]
     return Mover(*arrays[:4]), Mover(*arrays[4:])
@@ -80,7 +80,7 @@ def backwards(y: Tensor, wiring: Wiring, movers: Movers, kept: Kept | None) -> T
     first, second = slice(wiring.halves[0]), slice(wiring.halves[0], None)
     *orders, last = wiring.gathers_in_numpy[1]
     unit, clamp, width = _numbers(one.bias, 1.0, wiring.clamp, 2 * wiring.clamp)
-    x = y.detach().numpy()
+    x = y.detach().clone().numpy()
     for k, order in zip(reversed(range(len(one.bias))), orders, strict=True):
         x = x.take(order, 0)
         for half, passive, mover, trace in (
@@ -120,7 +120,7 @@ def backwards_gradients(g: Tensor, wiring: Wiring, movers: Movers, kept: Kept) -
     g_lasts = [
         np.empty((len(m.bias), m.last_bias.shape[1], g.shape[1]), m.bias.dtype) for m in movers
     ]
-    points = g.resolve_neg().numpy()
+    points = g.resolve_neg().clone().numpy()
     for k, order in enumerate(orders):
         points = points.take(order, 0)
         for number, half, passive in (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.bijections.base import Bijection
-from latent_morph.bijections.coupling import Chain, Mover, coupled
+from latent_morph.bijections.coupling import BY_HAND, Chain, Mover, coupled
 from latent_morph.bijections.scalar import ScalarWarp
 from latent_morph.bijections.wiring import Wiring
 from latent_morph.by_hand import ByHand, in_a_row, wants_plain
@@ -74,7 +74,7 @@ class CouplingINN(Bijection):
         super().__init__(dim)
         self.coupling, self.activation = coupling, activation
         self.width, self.clamp = width, clamp
-        self._by_hand = coupling == "glow" and depth == 1
+        self._by_hand = (coupling, depth, activation) == ("glow", 1, BY_HAND)
         # FrEIA pulls in scipy.stats, about a second: pay when a network is built, not at import.
         from FrEIA import modules
 
@@ -214,11 +214,10 @@ class CouplingINN(Bijection):
         return wiring
 
     def _wired(self, enter: Tensor, leave: Tensor) -> Wiring:
+        there = [*enter.unbind(), leave]
+        back = [leave.argsort(), *reversed(enter.argsort().unbind())]
         return Wiring(
-            enter=enter.unbind(),
-            undo=enter.argsort().unbind(),
-            leave=leave,
-            arrive=leave.argsort(),
+            gathers=(there, back),
             halves=self._halves,
             clamp=self.clamp,
             activation=self.activation,

@@ -14,27 +14,16 @@ class Wiring:
     """What of a chain of B blocks does not learn.
 
     Attributes:
-        enter: (dim,) of each block: the gather before it.
-        undo: (dim,) of each block: the gather that undoes it.
-        leave: (dim,) the gather after the last one.
-        arrive: (dim,) the gather that undoes that.
+        gathers: (dim,) before each block and after the last one: on the way there, and back.
         halves: How many rows each has.
         clamp: A block scales a coordinate by at most exp(clamp).
         activation: Name of the subnets' activation.
     """
 
-    enter: Sequence[Tensor]
-    undo: Sequence[Tensor]
-    leave: Tensor
-    arrive: Tensor
+    gathers: tuple[list[Tensor], list[Tensor]]
     halves: tuple[int, int]
     clamp: float
     activation: str
-
-    @cached_property
-    def gathers(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Before each block and after the last one, on the way there and on the way back."""
-        return [*self.enter, self.leave], [self.arrive, *reversed(self.undo)]
 
     @cached_property
     def gathers_with_ones(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -53,9 +42,9 @@ class Wiring:
 
     def _with_ones(self, orders: Sequence[Tensor]) -> list[Tensor]:
         half, dim = self.halves[0], sum(self.halves)
-        rows = torch.arange(dim).to(self.leave)
-        rows[half:] += 1
         first, *others = orders
+        rows = torch.arange(dim, device=first.device)
+        rows[half:] += 1
         *others, last = (rows[order] for order in others)
         below, between = first.new_tensor([[dim], [half]])
         return [

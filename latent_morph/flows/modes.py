@@ -122,14 +122,16 @@ def trajectory(
     followed = partial(_followed, elapsed=elapsed, series=series)
     return ByHand(
         run=lambda z, kept: followed(z, *weights, kept=kept),
-        gradients=partial(_gradients, elapsed=elapsed, series=series),
+        gradients=_gradients,
         plain=followed,
         weights=weights,
     )
 
 
 class _Trace(NamedTuple):
-    """What the derivative needs."""
+    """What the derivative needs, and after it `series` if there is one."""
+
+    elapsed: Tensor
 
     below: Tensor
     upper: Tensor
@@ -160,12 +162,13 @@ def _followed(
     after = turned(begin, *factors)
     product = vectors.product()
     if kept is not None:
-        kept.append(_Trace(*vectors, product, half, modes, after, *factors))
+        trace = _Trace(elapsed, *vectors, product, half, modes, after, *factors)
+        kept.append(trace if series is None else (*trace, series))
     return torch.mm(product, after.view(after.shape[0], -1))
 
 
-def _gradients(g: Tensor, kept: Kept, *, elapsed: Tensor, series: Tensor | None) -> list[Tensor]:
-    below, upper, product, half, modes, after, cos, sin, growth = kept.pop()
+def _gradients(g: Tensor, kept: Kept) -> list[Tensor]:
+    elapsed, below, upper, product, half, modes, after, cos, sin, growth, *rest = kept.pop()
     g_product = torch.mm(g, after.view(g.shape).t())
     g_after = torch.mm(product.t(), g).view(after.shape)
     first, second, single = halves(after, cos.shape[0])
@@ -181,8 +184,8 @@ def _gradients(g: Tensor, kept: Kept, *, elapsed: Tensor, series: Tensor | None)
         along = torch.cat([along, g_single * single])
         g_begin.append(growth * g_single)
     g_modes = torch.cat(g_begin)
-    if series is not None:
-        times = elapsed
+    if rest:
+        times, (series,) = elapsed, rest
         g_modes = torch.zeros_like(modes).index_add_(1, series, g_modes)
     elif elapsed.ndim == 1:
         times = elapsed.repeat_interleave(modes.shape[1])
@@ -190,6 +193,7 @@ def _gradients(g: Tensor, kept: Kept, *, elapsed: Tensor, series: Tensor | None)
     else:
         times = elapsed.reshape(-1)
         g_modes = g_modes.sum(2)
+    times = times.to(along)
     # Through the two solutions, and then together with the product of the same factors.
     g_half = torch.linalg.solve_triangular(upper.t(), g_modes, upper=False)
     g_z = torch.linalg.solve_triangular(below.t(), g_half, upper=True, unitriangular=True)
