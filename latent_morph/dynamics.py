@@ -175,11 +175,14 @@ class RolloutLoss:
             factor = case_weight.repeat(len(error) // output.n_own).view(-1, 1, 1)
             error, share = factor * error, factor * share
         rest = error.shape[0] - output.n_own
-        names = ("rollout", "restarts") if rest else ("rollout",)
-        sizes = (output.n_own, rest) if rest else (output.n_own,)
-        kinds = zip(names, error.split(sizes), share.split(sizes), strict=True)
-        parts = {name: _mean(errors, shares) for name, errors, shares in kinds}
-        total = torch.stack(list(parts.values())).mean()
+        if not rest:
+            parts = {"rollout": _mean(error, share)}
+            total = parts["rollout"]
+        else:
+            sizes = (output.n_own, rest)
+            errors, shares = error.split_with_sizes(sizes), share.split_with_sizes(sizes)
+            parts = dict(zip(("rollout", "restarts"), map(_mean, errors, shares), strict=True))
+            total = 0.5 * (parts["rollout"] + parts["restarts"])
         if output.velocity is not None:
             found, wanted, case = output.velocity
             error = self.error(found - wanted)

@@ -143,7 +143,8 @@ class Anchored(Bijection):
 
     def conjugated(self, y: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
         """See `Bijection.conjugated`."""
-        if not torch.is_grad_enabled() or wants_plain() or not isinstance(inner, ByHand):
+        # What is asked first is asked for compilers: they do not follow functions by hand.
+        if wants_plain() or not torch.is_grad_enabled() or not isinstance(inner, ByHand):
             return super().conjugated(y, inner)
         return self.entered.conjugated(
             torch.cat([y, self.goal.unsqueeze(1)], dim=1), _around_last(inner)

@@ -155,9 +155,9 @@ class CouplingINN(Bijection):
         """See `Bijection.conjugated`; where gradients are wanted, one function by hand."""
         compiled = self._compiled_call_impl is not None
         if (
-            not torch.is_grad_enabled()
-            or compiled
+            compiled
             or wants_plain()
+            or not torch.is_grad_enabled()
             or not self._by_hand
             or not isinstance(inner, ByHand)
         ):
