@@ -172,9 +172,9 @@ class Chain:
         return _numbers(self.wiring.clamp, like.dtype, like.device)
 
     @cached_property
-    def windows(self) -> few.Movers:
-        """The weights for `few`, which sees the same numbers on its way back."""
-        return few.windows(self.weights)
+    def copied(self) -> few.Movers:
+        """The weights for `few`, which has the same numbers on its way back."""
+        return few.copied(self.weights)
 
     @cached_property
     def blocks(self) -> list[tuple[_Matrices, _Matrices]]:
@@ -231,7 +231,7 @@ class Chain:
 
     def _backwards(self, y: Tensor, kept: Kept | None) -> Tensor:
         if self._few(y):
-            return few.backwards(y, self.wiring, self.windows, kept)
+            return few.backwards(y, self.wiring, self.copied, kept)
         *orders, last = self.wiring.gathers_with_ones[1]
         half, ones = self.wiring.halves[0], self.numbers.one.expand(1, y.shape[1])
         traces = _traces(kept)
@@ -300,7 +300,7 @@ class Chain:
     def _backwards_gradients(self, g: Tensor, kept: Kept) -> list[Tensor]:
         """The same for the inverse."""
         if few.were(kept):
-            return few.backwards_gradients(g, self.wiring, self.windows, kept)
+            return few.backwards_gradients(g, self.wiring, self.copied, kept)
         *orders, last = self.wiring.gathers[0]
         traces = _gathered(kept.pop())
         found = []

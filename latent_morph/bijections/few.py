@@ -51,7 +51,7 @@ class _Trace(NamedTuple):
         return cls(*(np.empty((n_blocks, size, n_points), dtype) for size in sizes))
 
 
-def windows(weights: Sequence[Tensor]) -> Movers:
+def copied(weights: Sequence[Tensor]) -> Movers:
     """`Chain.weights` as they are now."""
     # Copies: torch never again resizes memory that NumPy has seen.
     arrays = [weight.detach().clone().numpy() for weight in weights]
