@@ -55,16 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         },
         repeats=5,
     )
-    reference = timings["morph"].median_ms if arguments.odes[0] == "morph" else None
+    reference = timings["morph"].median_ms if "morph" in timings else None
     rows = [
         {
             "ode": ode,
             "score": scores[ode],
             "integration_ms_mean": timing.mean_ms,
             "integration_ms_std": timing.std_ms,
-            "ratio_to_morph": timing.median_ms / reference
-            if arguments.odes[0] == "morph"
-            else None,
+            "ratio_to_morph": reference and timing.median_ms / reference,
         }
         for ode, timing in timings.items()
     ]
