@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,9 @@ from latent_morph.series import SeriesBatch
 # Growth that a linear fit may start with, in e-folds over the longest trajectory: noise can make
 # it look explosive, and from there no training returns.
 _FASTEST_GROWTH = 1.0
+
+# Powers that differences between trajectories may fade by.
+_FADES = np.geomspace(0.25, 16.0, 49)
 
 # From this share of rows on, to pick them out costs more than to compute the others as well.
 _NEARLY_ALL = 0.98
@@ -52,6 +56,8 @@ class DynamicsModel(nn.Module):
         start_noise: Standard deviation of the noise on starts in training, in scaled units.
         start_spread: Standard deviation of shifts of whole roll-outs in training, in scaled units:
             the start is moved and so is what follows, by less and less up to nothing at the end.
+        spread_fade: How fast they fade: of the shift, the share of the time that is left, to this
+            power, is left too.
         with_velocity: Whether training compares the field with the data's finite differences.
     """
 
@@ -63,6 +69,7 @@ class DynamicsModel(nn.Module):
         restarts: int = 0,
         start_noise: float = 0.0,
         start_spread: float = 0.0,
+        spread_fade: float = 1.0,
         with_velocity: bool = False,
     ) -> None:
         super().__init__()
@@ -71,6 +78,7 @@ class DynamicsModel(nn.Module):
         self.restarts = restarts
         self.start_noise = start_noise
         self.start_spread = start_spread
+        self.spread_fade = spread_fade
         self.with_velocity = with_velocity
 
     def lift(self, states: Tensor) -> Tensor:
@@ -119,7 +127,7 @@ class DynamicsModel(nn.Module):
             shift = self.start_spread * _noise(starts, generator)
             left = 1 - elapsed / elapsed[:, -1:].clamp(min=1e-12)
             starts = starts + shift
-            share = left.clamp(0, 1).to(shift).unsqueeze(-1)
+            share = left.clamp(0, 1).pow(self.spread_fade).to(shift).unsqueeze(-1)
             target = torch.addcmul(target, share, shift.unsqueeze(1))
         after = torch.arange(batch.n_times, device=batch.device) > row.unsqueeze(1)
         mask = mask & after.unsqueeze(-1)
@@ -208,6 +216,39 @@ def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
 def first_complete(batch: SeriesBatch) -> Tensor:
     """(N,) the first row of each trajectory in which every channel was observed."""
     return batch.mask.all(-1).long().argmax(1)
+
+
+def measured_fade(batch: SeriesBatch, weight: Tensor | None = None) -> float:
+    """How fast trajectories that start apart come together, as a power; see `DynamicsModel`.
+
+    What a trajectory is away from the mean of all, after each share of its time, is held against
+    what it was away at its start, times the share of the time that is left to some power; of a
+    range of powers the one of the least squared error is taken, and 1 where nothing tells.
+
+    Args:
+        batch: Trajectories that all go for the same goal.
+        weight: (N,) how much each counts; all alike by default.
+    """
+    shares = np.linspace(0.0, 1.0, 65)
+    complete = batch.mask.all(-1)
+    paths, counts = [], []
+    for case in range(len(batch)):
+        times = batch.times[case][complete[case]].double().cpu().numpy()
+        values = batch.values[case][complete[case]].double().cpu().numpy()
+        if len(times) and times[-1] > times[0]:
+            share = (times - times[0]) / (times[-1] - times[0])
+            paths.append([np.interp(shares, share, channel) for channel in values.T])
+            counts.append(1.0 if weight is None else float(weight[case]))
+    if not paths:
+        return 1.0
+    away = np.array(paths)  # (N, C, shares)
+    away -= np.average(away, axis=0, weights=counts)
+    left = (1 - shares) ** _FADES[:, np.newaxis]
+    # The squared error of each power, but for what all of them have in common.
+    along = np.einsum("n,ncs,nc->s", counts, away, away[..., 0])
+    size = np.einsum("n,nc->", counts, away[..., 0] ** 2)
+    error = size * (left**2).sum(1) - 2 * left @ along
+    return float(_FADES[error.argmin()]) if size > 0 else 1.0
 
 
 def finite_differences(batch: SeriesBatch) -> tuple[Tensor, Tensor, Tensor]:

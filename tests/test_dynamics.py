@@ -19,6 +19,7 @@ from latent_morph.dynamics import (
     base_of,
     finite_differences,
     fitted_matrix,
+    measured_fade,
     start_from,
 )
 from latent_morph.flows import LinearFlow
@@ -510,3 +511,58 @@ def test_a_shifted_start_fades_out_along_the_trajectory():
     torch.testing.assert_close(shift[:, 3], shift[:, 0] * 6 / 9)
     assert (shift[:, 0].abs() > 1e-3).all()
     assert torch.equal(model(X).target, X.values)
+
+
+def test_a_shift_can_fade_sooner():
+    X = as_series([v[:10] for _, v in spirals(3)])
+    model = DynamicsModel(LinearFlow(4), 2, start_spread=1.0, spread_fade=3.0)
+    output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
+    shift = output.target - X.values
+    torch.testing.assert_close(shift[:, 3], shift[:, 0] * (6 / 9) ** 3)
+
+
+def coming_together(power, n=5, *, seed=0):
+    """Trajectories whose differences fade by a power, at times and of lengths of their own."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(n):
+        share = np.r_[0, np.sort(rng.uniform(0, 1, 300 + 10 * i)), 1]
+        common = np.stack([np.sin(4 * share), np.cos(3 * share)], 1)
+        path = common + rng.normal(size=2) * ((1 - share) ** power)[:, None]
+        path[rng.integers(1, 300, 20), 0] = NAN
+        made.append((5 + (1 + i) * share, path))
+    return made
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 4.0])
+def test_how_fast_differences_fade_is_measured(power):
+    # The powers that are tried are 9 % apart.
+    assert measured_fade(as_series(coming_together(power))) == pytest.approx(power, rel=0.05)
+
+
+def test_weights_count_where_fading_is_measured():
+    one, two = coming_together(1.0), coming_together(4.0, seed=1)
+    weight = torch.tensor([3.0] * 5 + [1.0] * 5)
+    copies = as_series([*one, *one, *one, *two])
+    assert measured_fade(as_series([*one, *two]), weight) == measured_fade(copies)
+    nothing = torch.tensor([1.0] * 5 + [0.0] * 5)
+    assert measured_fade(as_series([*one, *two]), nothing) == measured_fade(as_series(one))
+
+
+def test_where_nothing_tells_shifts_fade_evenly():
+    path = coming_together(2.0)[0]
+    assert measured_fade(as_series([path])) == 1.0
+    assert measured_fade(as_series([path, path])) == 1.0
+    assert measured_fade(as_series([([0.0], [[1.0]]), ([0.0], [[2.0]])])) == 1.0
+
+
+def test_the_estimator_measures_how_shifts_fade_unless_told():
+    X = coming_together(4.0, n=3)
+    params = {**TINY, "start_spread": 0.1, "scale": "none"}
+    measured = DynamicsRegressor(**params).fit(X)
+    assert measured.model_.spread_fade == pytest.approx(4.0, rel=0.05)
+    told = DynamicsRegressor(**params, spread_fade=1.5).fit(X)
+    assert told.model_.spread_fade == 1.5
+    assert told.history_ != measured.history_
+    with pytest.raises(ValueError, match="spread_fade"):
+        DynamicsRegressor(spread_fade=0).fit(X)
