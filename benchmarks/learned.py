@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.grid import Record, recorded
+from benchmarks.mean_motion import mean_motion
 from benchmarks.rollout import measured
 from benchmarks.rows import Row
 from benchmarks.trajectories import (
@@ -23,7 +24,7 @@ from latent_morph.callbacks import AnyCallback, History, Settings
 from latent_morph.diagnostics import Timing
 from latent_morph.dynamics import base_of
 from latent_morph.estimators import DynamicsRegressor
-from latent_morph.experiments.dynamics import DYNAMICS, Problem, metrics
+from latent_morph.experiments.dynamics import DYNAMICS, Problem, errors, metrics
 from latent_morph.series import SeriesBatch
 from latent_morph.training import TrainingError
 
@@ -75,6 +76,8 @@ def run(
             _row(task, method, budget, some, times.get(method, {}))
             for method, some in by_method.items()
         ]
+        if task in IMITATION:
+            rows.append(_by_the_mean(task, protocol, seeds or 1))
     return rows
 
 
@@ -193,6 +196,18 @@ def _astray(model: DynamicsRegressor, data: Problem) -> int | None:
     return int((~(home & np.isfinite(path).all((1, 2)))).sum())
 
 
+def _by_the_mean(task: str, protocol: str | None, seeds: int) -> Row:
+    """The row of what needs no learning, over the same splits."""
+    found = []
+    for seed in range(seeds):
+        data = problem(task, protocol, seed)
+        truth = data.test_X.values.numpy()
+        found.append(errors(mean_motion(data.train_X, truth[:, 0], data.test_X.n_times), truth))
+    record = {"failed": None, "steps": 0, "processor_s": 0.0, "astray": None}
+    records = [record | {"errors": error} for error in found]
+    return _row(task, "mean of demonstrations", 0.0, records, {})
+
+
 def _row(
     task: str, method: str, budget: float, records: list[Record], timed: Mapping[str, Any]
 ) -> Row:
@@ -210,7 +225,9 @@ def _row(
         "processor_s": float(np.mean([r["processor_s"] for r in done])) if done else None,
         "seeds": len(records),
         "failed": len(records) - len(done),
-        "learning_rates": " ".join(f"{r['asked']['params']['learning_rate']:g}" for r in done),
+        "learning_rates": " ".join(
+            f"{r['asked']['params']['learning_rate']:g}" for r in done if "asked" in r
+        ),
         "astray": sum(lost) if lost else None,
         **{
             key: timed.get(key)

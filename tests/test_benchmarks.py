@@ -24,6 +24,7 @@ from benchmarks import (
     trajectories,
 )
 from benchmarks.grid import recorded
+from benchmarks.mean_motion import mean_motion
 from benchmarks.rows import as_markdown, timed_rows
 from latent_morph import DynamicsRegressor, as_series
 from latent_morph.diagnostics import Timing, interleaved
@@ -155,9 +156,13 @@ def test_refuses_no_threads(capsys):
 @pytest.mark.parametrize(
     ("name", "words", "candidates"),
     [
-        ("learned", ["--budget", "0.05"], ["morph", "euler"]),
+        ("learned", ["--budget", "0.05"], ["morph", "euler", "mean of demonstrations"]),
         ("ablation", ["--widest", "100"], ["2 x 8", "3 x 8"]),
-        ("leave_one_out", [], ["spread 0.1, 2 blocks", "spread 0.3, 2 blocks"]),
+        (
+            "leave_one_out",
+            [],
+            ["spread 0.1, 2 blocks", "spread 0.3, 2 blocks", "mean of the others"],
+        ),
     ],
 )
 def test_a_long_benchmark_is_not_run_twice(name, words, candidates, less, tmp_path, monkeypatch):
@@ -204,14 +209,15 @@ def test_a_method_that_cannot_be_trained_has_no_figure(less, tmp_path, monkeypat
         return train(self, X)
 
     monkeypatch.setattr(DynamicsRegressor, "fit", fit)
-    morph, euler = learned.run(short=True, records=tmp_path, budget=0.5)
+    morph, euler, mean = learned.run(short=True, records=tmp_path, budget=0.5)
     assert morph["failed"] == 0 and morph["error"] > 0 and morph["mean_ms"] > 0
     assert euler["failed"] == 1 and euler["error"] is None and euler["mean_ms"] is None
     assert morph["astray"] == 0 and euler["astray"] is None
+    assert mean["error"] > 0 and mean["steps"] == 0 and mean["mean_ms"] is None
 
 
 def test_the_learning_rate_that_learned_better_counts(less, tmp_path):
-    rows = learned.run(short=True, records=tmp_path, budget=0.05)
+    *rows, _ = learned.run(short=True, records=tmp_path, budget=0.05)
     records = [json.loads(path.read_text()) for path in tmp_path.glob("*/*.json")]
     assert len(records) == len(rows) * len(learned.RATES)
     for row in rows:
@@ -220,6 +226,21 @@ def test_the_learning_rate_that_learned_better_counts(less, tmp_path):
         best = min(tried, key=lambda record: record["learned_error"])
         assert row["learning_rates"] == f"{best['asked']['params']['learning_rate']:g}"
         assert row["error"] == best["errors"]["mse"]
+
+
+def test_the_mean_motion_is_right_where_motions_differ_by_their_starts_alone():
+    def motion(start, n_times):
+        share = np.linspace(0, 1, n_times)
+        arc = np.stack([np.sin(3 * share), share**2], 1)
+        return arc + np.outer((1 - share) ** 2, start)
+
+    rng = np.random.default_rng(0)
+    shown = as_series(np.stack([motion(start, 400) for start in rng.normal(size=(5, 2))]))
+    starts = rng.normal(size=(3, 2))
+    truth = np.stack([motion(start, 50) for start in starts])
+    guess = mean_motion(shown, starts, 50)
+    np.testing.assert_allclose(guess[:, 0], starts, atol=1e-6)
+    np.testing.assert_allclose(guess, truth, atol=0.02)  # the fade is measured to 5 %
 
 
 @pytest.mark.parametrize(
