@@ -177,7 +177,8 @@ class RolloutLoss:
             output: The roll-outs.
             case_weight: (N,) how much each trajectory counts; all alike by default.
         """
-        error = torch.where(output.mask, self.error(output.states - output.target), 0.0)
+        # What is masked is no miss, before it is squared: it may be large.
+        error = self.error((output.states - output.target) * output.mask)
         share = output.mask
         if case_weight is not None:
             factor = case_weight.repeat(len(error) // output.n_own).view(-1, 1, 1)
@@ -205,8 +206,8 @@ class RolloutLoss:
 
 def _mean(error: Tensor, share: Tensor) -> Tensor:
     """Of the errors, each of which counts by its share; zero where none does."""
-    count = share.sum()
-    return error.sum() / torch.where(count > 0, count, 1)
+    count = share.sum(dtype=error.dtype)
+    return error.sum() / count.clamp(min=torch.finfo(error.dtype).tiny)
 
 
 def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
