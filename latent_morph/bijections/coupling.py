@@ -198,8 +198,8 @@ class Chain:
         unit = functional.pad(self.numbers.bias_of_one.expand(len(bias), 1, 1), around)
         hidden = torch.cat([torch.cat(columns if ones_first else columns[::-1], 2), unit], 1)
         last = torch.cat([last_weight, last_bias.unsqueeze(2)], 2)
-        back = functional.pad(weight.mT, (0, 1)), last.mT.contiguous()
-        return map(_Matrices, *(part.unbind() for part in (hidden, last, *back)))
+        seen = hidden[:, :, 1:] if ones_first else hidden[:, :, :-1]
+        return map(_Matrices, *(part.unbind() for part in (hidden, last, seen.mT, last.mT)))
 
     @property
     def forwards(self) -> ByHand:
