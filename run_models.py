@@ -14,6 +14,7 @@ from latent_morph.experiments import dynamics, runs
 from latent_morph.experiments.dynamics import DYNAMICS
 from latent_morph.experiments.presets import PRESETS, preset_parameters
 from latent_morph.experiments.progress import Progress
+from latent_morph.experiments.report import figure
 from latent_morph.experiments.runs import Run
 from latent_morph.experiments.tasks import SOURCES, TASKS, Request
 from latent_morph.flows import FLOWS, IntegrationError
@@ -239,7 +240,8 @@ def run_one(
             estimator, record = work(arguments).carry_out(
                 task, run, problem, resume=arguments.resume is not None, callbacks=[progress]
             )
-    figures = "  ".join(f"{name} {value:.4f}" for name, value in record["metrics"]["test"].items())
+    test = record["metrics"]["test"]
+    figures = "  ".join(f"{name} {figure(value)}" for name, value in test.items())
     result = (
         f"{described(problem, run.dataset)}, {run.ode}, {run.preset} preset, protocol "
         f"{problem.protocol}: test {figures}  ({record['epochs']['run']} epochs, "
@@ -272,7 +274,7 @@ def compare(
         evaluations = "-" if row["field_evaluations"] is None else row["field_evaluations"]
         ratio = "-" if row["ratio_to_morph"] is None else f"{row['ratio_to_morph']:.1f}"
         lines.append(
-            f"{row['ode']:<12} {row['score']:>14.4f} {spread:>20} {ratio:>9} "
+            f"{row['ode']:<12} {figure(row['score']):>14} {spread:>20} {ratio:>9} "
             f"{evaluations:>12} {row['epochs']:>7}"
         )
     table = "\n".join([title, *lines])

@@ -105,6 +105,15 @@ def test_all_compares_closed_forms_with_solvers(short, tmp_path, capsys, monkeyp
     assert [row["ode"] for row in rows] == list(dynamics.COMPARED)
     assert "test mae" in capsys.readouterr().out
     assert report.main([str(tmp_path)]) == 0
+    assert "| mae " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.92104, "0.9210"), (0.0062, "0.0062"), (1.354e-4, "1.35e-04"), (0.0, "0.0000")],
+)
+def test_small_figures_are_not_shown_as_zero(value, text):
+    assert report.figure(value) == text
 
 
 def test_the_paper_preset_has_the_papers_settings(tmp_path):

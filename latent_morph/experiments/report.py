@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from latent_morph.experiments.dynamics import DYNAMICS
+from latent_morph.experiments.tasks import TASKS
 from latent_morph.records import read_json
 
 COLUMNS = (
@@ -24,6 +26,11 @@ COLUMNS = (
 )
 
 
+def figure(value: float) -> str:
+    """A score in four decimals, or where these would show little of it in three digits."""
+    return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
+
+
 def table(folder: Path) -> str:
     """One row a record found below `folder`, sorted by data set and then in order of time."""
     records = [read_json(path) for path in sorted(folder.rglob("record.json"), key=_written)]
@@ -41,7 +48,7 @@ def _written(path: Path) -> float:
 
 def _cells(record: dict[str, Any]) -> list[str]:
     test, timings = record["metrics"]["test"], record["timings"]
-    metric = "mse" if "mse" in test else "accuracy"
+    metric = (TASKS | DYNAMICS)[record["dataset"]].metric
     integration = timings["integration"]
     evaluations = record["field_evaluations"]
     return [
@@ -52,7 +59,7 @@ def _cells(record: dict[str, Any]) -> list[str]:
         record["ode"],
         record["encoder"],
         str(record["seed"]),
-        f"{metric} {test[metric]:.4f}",
+        f"{metric} {figure(test[metric])}",
         str(record["epochs"]["run"]),
         f"{timings['training_s']:.0f}",
         f"{timings['epoch_s']['mean']:.1f}",
