@@ -186,11 +186,14 @@ def resampled(batch: SeriesBatch, n_times: int) -> SeriesBatch:
     return SeriesBatch.from_ragged(cases, dtype=torch.float64)
 
 
-def _demonstrated(spread: float, blocks: int, width: int, *, steps: int = 600) -> dict[str, Any]:
+def _demonstrated(
+    spread: float, blocks: int, width: int, *, steps: int = 600, fade: float | str = "measured"
+) -> dict[str, Any]:
     """Ours, for few demonstrations; see `python -m benchmarks leave_one_out`."""
     return {
         "restarts": 1,
         "start_spread": spread,
+        "spread_fade": fade,
         "scale": "shared",
         "max_epochs": steps,
         # Far from the demonstrations the scales of all blocks multiply: less room, less detours.
@@ -215,7 +218,7 @@ DYNAMICS: dict[str, DynamicsTask] = {
         },
     ),
     "imitation_s": DynamicsTask(
-        _imitation("S"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.1, 2, 48, steps=1000)
+        _imitation("S"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3, 2, 32, steps=1000)
     ),
     "imitation_cube": DynamicsTask(
         _imitation("cube"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3, 2, 32)
@@ -225,7 +228,7 @@ DYNAMICS: dict[str, DynamicsTask] = {
         "mse",
         _SPLITS,
         stable=True,
-        ours=_demonstrated(0.8, 4, 64),
+        ours=_demonstrated(0.8, 4, 64, fade=1.0),
     ),
     "lorenz": DynamicsTask(
         _lorenz,
