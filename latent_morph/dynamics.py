@@ -242,14 +242,15 @@ def measured_fade(batch: SeriesBatch, weight: Tensor | None = None) -> float:
             counts.append(1.0 if weight is None else float(weight[case]))
     if not paths:
         return 1.0
-    away = np.array(paths)  # (N, C, shares)
-    away -= np.average(away, axis=0, weights=counts)
+    states = np.array(paths)  # (N, C, shares)
+    away = states - np.average(states, axis=0, weights=counts)
     left = (1 - shares) ** _FADES[:, np.newaxis]
     # The squared error of each power, but for what all of them have in common.
     along = np.einsum("n,ncs,nc->s", counts, away, away[..., 0])
     size = np.einsum("n,nc->", counts, away[..., 0] ** 2)
     error = size * (left**2).sum(1) - 2 * left @ along
-    return float(_FADES[error.argmin()]) if size > 0 else 1.0
+    tells = size > 1e-24 * np.square(states).sum()  # and is more than rounding
+    return float(_FADES[error.argmin()]) if tells else 1.0
 
 
 def finite_differences(batch: SeriesBatch) -> tuple[Tensor, Tensor, Tensor]:

@@ -554,6 +554,9 @@ def test_where_nothing_tells_shifts_fade_evenly():
     path = coming_together(2.0)[0]
     assert measured_fade(as_series([path])) == 1.0
     assert measured_fade(as_series([path, path])) == 1.0
+    for path in coming_together(2.0, n=8):  # copies are apart by rounding, which tells nothing
+        copies = as_series([path] * 3, dtype=torch.float64)
+        assert measured_fade(copies, torch.tensor([0.1, 0.2, 0.7])) == 1.0
     assert measured_fade(as_series([([0.0], [[1.0]]), ([0.0], [[2.0]])])) == 1.0
 
 
