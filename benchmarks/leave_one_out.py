@@ -14,46 +14,30 @@ from latent_morph.experiments.dynamics import errors, rolled_out
 
 TITLE = "Presets for few trajectories: error on each to learn from, learned from the others"
 RECORDS = Path("runs/leave-one-out")
-STEPS = 600
 TASKS = ("lotka_volterra", *IMITATION)
 
 
-def _inn(blocks: int, width: int = 64) -> dict[str, Any]:
+def _inn(blocks: int, width: int) -> dict[str, Any]:
     return {"ode_options": {"inn": {"blocks": blocks, "width": width, "clamp": 0.3}}}
 
 
-def _shown(
-    spread: float, inn: dict[str, Any], steps: int = STEPS, fade: float | str = 1.0
-) -> dict[str, Any]:
-    return {"start_spread": spread, "spread_fade": fade, "max_epochs": steps, **inn}
-
-
-# Changes to the preset, named by what they are; shifts fade evenly where nothing is said.
+# Changes to the preset, named by what they are: the spread of starts, blocks and width of the
+# network, steps, and how shifts of starts fade.
 DEMONSTRATED: dict[str, dict[str, Any]] = {
-    **{
-        f"spread {spread}, {blocks} blocks": _shown(spread, _inn(blocks))
-        for blocks in (2, 4)
-        for spread in (0.1, 0.3, 0.8)
-    },
-    "spread 0.3, 2 blocks of 96": _shown(0.3, _inn(2, 96)),
-    "spread 0.3, 2 blocks of 32": _shown(0.3, _inn(2, 32)),
-    **{
-        f"spread {spread}, 2 blocks, 1000 steps": _shown(spread, _inn(2), 1000)
-        for spread in (0.1, 0.3, 0.8)
-    },
-    "spread 0.1, 2 blocks of 48, 1000 steps": _shown(0.1, _inn(2, 48), 1000),
-    **{
-        f"spread {spread}, {blocks} blocks of {width}, {steps} steps, fade measured": _shown(
-            spread, _inn(blocks, width), steps, "measured"
-        )
-        for spread, blocks, width, steps in (
-            (0.3, 2, 32, 600),
-            (0.3, 2, 32, 1000),
-            (0.3, 2, 24, 1000),
-            (0.8, 2, 32, 600),
-            (0.8, 4, 64, 600),
-        )
-    },
+    f"spread {spread}, {blocks} x {width}, {steps} steps, fade {fade}": {
+        "start_spread": spread,
+        "spread_fade": fade,
+        "max_epochs": steps,
+        **_inn(blocks, width),
+    }
+    for spreads, sizes, steps, fade in (
+        ((0.1, 0.3, 0.8), ((2, 32), (2, 64), (4, 64)), 600, "measured"),
+        ((0.3, 0.8), ((2, 32), (4, 64)), 1000, "measured"),
+        ((0.3, 0.8), ((2, 32), (4, 64)), 600, 1.0),
+        ((0.3,), ((2, 24),), 1000, "measured"),
+    )
+    for blocks, width in sizes
+    for spread in spreads
 }
 # Changes to the preset: the network.
 SIZED: dict[str, dict[str, Any]] = {
@@ -122,4 +106,5 @@ def _left_out(
 
     stem = f"{task}-{name.replace(', ', '-').replace(' ', '_')}-without_{case}-seed_{seed}"
     asked = {"task": task, "params": params, "left_out": case, "seed": seed}
+    asked |= {"data": problem(task).note}
     return recorded(records / f"{stem}.json", asked, carry_out)

@@ -161,7 +161,11 @@ def test_refuses_no_threads(capsys):
         (
             "leave_one_out",
             [],
-            ["spread 0.1, 2 blocks", "spread 0.3, 2 blocks", "mean of the others"],
+            [
+                "spread 0.1, 2 x 32, 600 steps, fade measured",
+                "spread 0.3, 2 x 32, 600 steps, fade measured",
+                "mean of the others",
+            ],
         ),
     ],
 )

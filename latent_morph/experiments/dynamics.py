@@ -152,11 +152,13 @@ def _imitation(motion: str) -> Callable[[Request], Problem]:
             raise ValueError("source 'synthetic': demonstrations have no generated stand-in")
         protocol = request.protocol or "first"
         kept = "recorded" if protocol == "recorded" else None
+        leaps = protocol in ("leaps", "recorded")
         bunch = fetch_robot_demonstrations(
             motion,
             timing=kept or "aligned",
             goal=kept or "common",
-            rest=_REST if protocol in ("first", "random") else 0.0,
+            gaps="recorded" if leaps else "timed",
+            rest=_REST if protocol in ("first", "random", "leaps") else 0.0,
             data_home=request.data_home,
         )
         train, test = bunch.train, bunch.test
@@ -171,7 +173,8 @@ def _imitation(motion: str) -> Callable[[Request], Problem]:
             unit=bunch.unit,
             source=bunch.source,
             protocol=protocol,
-            note=f"errors in {bunch.unit} squared; demonstrations {test.tolist()} are for testing",
+            note=f"errors in {bunch.unit} squared; demonstrations {test.tolist()} are for testing"
+            f"; where rows are missing {'positions leap' if leaps else 'the clock goes on'}",
         )
 
     return load
@@ -202,8 +205,9 @@ def _demonstrated(
 
 
 # The first 70 % of the demonstrations train, or a random 70 %, both without rest and on a common
-# clock; the first 70 % with all rest, or also with the clocks and goals of the recording.
-_SPLITS = ("first", "random", "whole", "recorded")
+# clock; the first 70 % with leaps where rows were lost, with all rest, or with both and the clocks
+# and goals of the recording.
+_SPLITS = ("first", "random", "leaps", "whole", "recorded")
 _REST = 0.02  # of the path at either end: a hand that does not move yet, or no longer
 DYNAMICS: dict[str, DynamicsTask] = {
     "lotka_volterra": DynamicsTask(
