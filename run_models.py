@@ -105,8 +105,10 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
     data.add_argument(
         "--protocol",
         choices=task.protocols,
-        default=task.protocols[0],
-        help=f"how to split, default {task.protocols[0]}",
+        default=next(iter(task.protocols)),
+        help="; ".join(f"{name}: {what}" for name, what in task.protocols.items()).replace(
+            "%", "%%"
+        ),
     )
     data.add_argument("--n-cases", type=int, help="take so many series")
     if task.takes_n_times:

@@ -9,6 +9,7 @@ import pytest
 import run_models
 from latent_morph import FLOWS, LatentODEPointClassifier, LatentODEReconstructor
 from latent_morph.experiments import progress, report, tasks
+from latent_morph.experiments.dynamics import DYNAMICS
 from latent_morph.experiments.runs import timed_query
 from latent_morph.experiments.tasks import TASKS
 from latent_morph.training import TrainingError
@@ -221,6 +222,15 @@ def test_help_shows_the_estimators_own_defaults(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "parameters of LatentODEClassifier" in text
     assert "--class-weight VALUE default None" in text and "--hidden-dim VALUE default 64" in text
+
+
+@pytest.mark.parametrize("dataset", [*TASKS, *DYNAMICS])
+def test_help_says_what_every_protocol_is(dataset, capsys):
+    with pytest.raises(SystemExit):
+        main(["--dataset", dataset, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, what in (TASKS | DYNAMICS)[dataset].protocols.items():
+        assert f"{name}: {what}" in shown
 
 
 @pytest.mark.parametrize(

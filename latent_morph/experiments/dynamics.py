@@ -61,7 +61,7 @@ class DynamicsTask:
 
     load: Callable[[Request], Problem]
     metric: str
-    protocols: tuple[str, ...]
+    protocols: Mapping[str, str]  # what each name stands for; the first is the default
     stable: bool = False
     log: bool = False
     ours: dict[str, Any] = field(default_factory=dict)
@@ -204,16 +204,21 @@ def _demonstrated(
     }
 
 
-# The first 70 % of the demonstrations train, or a random 70 %, both without rest and on a common
-# clock; the first 70 % with leaps where rows were lost, with all rest, or with both and the clocks
-# and goals of the recording.
-_SPLITS = ("first", "random", "leaps", "whole", "recorded")
+_SPLITS = {
+    "first": "the first 70 % of the demonstrations train, on a common clock and to a common goal",
+    "random": "a random 70 % of them do",
+    "leaps": "as first, but no time passes where rows are missing",
+    "whole": "as first, but with the hand's rest before and after the motion",
+    "recorded": "the first 70 % of them as the file has them",
+}
+_STANDARD = {"standard": "the equations of the literature"}
+_PRINTED = {"printed": "the equations as printed in the paper"}
 _REST = 0.02  # of the path at either end: a hand that does not move yet, or no longer
 DYNAMICS: dict[str, DynamicsTask] = {
     "lotka_volterra": DynamicsTask(
         _lotka_volterra,
         "mse",
-        ("standard",),
+        _STANDARD,
         # Starts beyond those seen: a network that can stretch little goes less astray. Its size is
         # by `python -m benchmarks leave_one_out`.
         ours={
@@ -237,13 +242,13 @@ DYNAMICS: dict[str, DynamicsTask] = {
     "lorenz": DynamicsTask(
         _lorenz,
         "mae",
-        ("standard", "printed", "long"),
+        _STANDARD | _PRINTED | {"long": "standard, for t in [0, 5] from another start"},
         ours={"restarts": 1, "max_epochs": 1500},
     ),
     "rober": DynamicsTask(
         _robertson,
         "mae",
-        ("standard", "printed"),
+        _STANDARD | _PRINTED,
         log=True,
         ours={"restarts": 1, "scale": "log", "max_epochs": 1000},
     ),
