@@ -189,21 +189,15 @@ def resampled(batch: SeriesBatch, n_times: int) -> SeriesBatch:
     return SeriesBatch.from_ragged(cases, dtype=torch.float64)
 
 
-def _demonstrated(
-    spread: float, blocks: int, width: int, *, steps: int = 600, fade: float | str = "measured"
-) -> dict[str, Any]:
-    """Ours, for few demonstrations; see `python -m benchmarks leave_one_out`."""
-    return {
-        "restarts": 1,
-        "start_spread": spread,
-        "spread_fade": fade,
-        "scale": "shared",
-        "max_epochs": steps,
-        # Far from the demonstrations the scales of all blocks multiply: less room, less detours.
-        "ode_options": {"inn": {"blocks": blocks, "width": width, "clamp": 0.3}},
-    }
-
-
+# Ours, for few demonstrations: one for all motions, by `python -m benchmarks leave_one_out`.
+_DEMONSTRATED: dict[str, Any] = {
+    "restarts": 1,
+    "start_spread": 0.3,
+    "scale": "shared",
+    "max_epochs": 1000,
+    # Far from the demonstrations the scales of all blocks multiply: less room, less detours.
+    "ode_options": {"inn": {"blocks": 2, "width": 32, "clamp": 0.3}},
+}
 _SPLITS = {
     "first": "the first 70 % of the demonstrations train, on a common clock and to a common goal",
     "random": "a random 70 % of them do",
@@ -214,6 +208,12 @@ _SPLITS = {
 _STANDARD = {"standard": "the equations of the literature"}
 _PRINTED = {"printed": "the equations as printed in the paper"}
 _REST = 0.02  # of the path at either end: a hand that does not move yet, or no longer
+
+
+def _imitated(motion: str) -> DynamicsTask:
+    return DynamicsTask(_imitation(motion), "mse", _SPLITS, stable=True, ours=_DEMONSTRATED)
+
+
 DYNAMICS: dict[str, DynamicsTask] = {
     "lotka_volterra": DynamicsTask(
         _lotka_volterra,
@@ -226,19 +226,9 @@ DYNAMICS: dict[str, DynamicsTask] = {
             "ode_options": {"inn": {"blocks": 3, "width": 48, "clamp": 0.3}},
         },
     ),
-    "imitation_s": DynamicsTask(
-        _imitation("S"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3, 2, 32, steps=1000)
-    ),
-    "imitation_cube": DynamicsTask(
-        _imitation("cube"), "mse", _SPLITS, stable=True, ours=_demonstrated(0.3, 2, 32)
-    ),
-    "imitation_c": DynamicsTask(
-        _imitation("C"),
-        "mse",
-        _SPLITS,
-        stable=True,
-        ours=_demonstrated(0.8, 4, 64, fade=1.0),
-    ),
+    "imitation_s": _imitated("S"),
+    "imitation_cube": _imitated("cube"),
+    "imitation_c": _imitated("C"),
     "lorenz": DynamicsTask(
         _lorenz,
         "mae",
