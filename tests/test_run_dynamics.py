@@ -193,3 +193,15 @@ def test_splits_are_seventy_to_thirty_and_random_ones_follow_the_seed(monkeypatc
     assert first == again != other
     assert load(Request()).test_X.values[:, 0, 0].tolist() == [7, 8, 9]
     assert load(Request()).train_X.shape == (7, 100, 2)
+
+
+@NEEDS_DATA
+@pytest.mark.parametrize("motion", ["imitation_cube", "imitation_c"])
+def test_demonstrations_leap_only_where_that_was_asked_for(motion):
+    smooth, leaping = (
+        np.linalg.norm(np.diff(DYNAMICS[motion].load(request).test_X.values, axis=1), axis=2).max()
+        for request in (Request(), Request(protocol="leaps"))
+    )
+    assert smooth < 0.4 and leaping > 1  # cm from one of a thousand points to the next
+    note = DYNAMICS[motion].load(Request(protocol="leaps")).note
+    assert "where rows are missing positions leap" in note
