@@ -13,7 +13,7 @@ run: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
-# A short form of every benchmark, some twenty minutes; see `python -m benchmarks --help`.
+# A short form of every benchmark, twenty minutes to an hour; see `python -m benchmarks --help`.
 bench: setup
 	$(BIN)/python -m benchmarks all --short --markdown benchmarks/RESULTS.md $(ARGS)
 

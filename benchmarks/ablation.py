@@ -85,5 +85,5 @@ def _carried_out(
             "threads": torch.get_num_threads(),
         }
 
-    asked = {"task": task, "params": params, "seed": seed}
+    asked = {"task": task, "data": problem(task).note, "params": params, "seed": seed}
     return recorded(records / f"{task}-{blocks}_x_{width}-{seed}.json", asked, carry_out)

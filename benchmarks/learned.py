@@ -122,6 +122,7 @@ def _carried_out(
     asked = {
         "task": task,
         "protocol": protocol,
+        "data": problem(task, protocol, seed).note,
         "params": params,
         "budget": budget,
         "seed": seed,

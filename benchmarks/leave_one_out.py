@@ -105,6 +105,6 @@ def _left_out(
         return errors(rolled_out(model, held), held.values.numpy())
 
     stem = f"{task}-{name.replace(', ', '-').replace(' ', '_')}-without_{case}-seed_{seed}"
-    asked = {"task": task, "params": params, "left_out": case, "seed": seed}
-    asked |= {"data": problem(task).note}
+    data = problem(task).note
+    asked = {"task": task, "data": data, "params": params, "left_out": case, "seed": seed}
     return recorded(records / f"{stem}.json", asked, carry_out)

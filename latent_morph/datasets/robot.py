@@ -142,7 +142,7 @@ def _timed(case: Case) -> Case:
     """A demonstration on a clock that went on while rows were lost."""
     clock, position, velocity = case
     steps = np.diff(clock)
-    moved = np.linalg.norm(np.diff(position, axis=0), axis=1)
+    moved = _strides(position)
     speed = np.linalg.norm(velocity, axis=1)
     between = (speed[1:] + speed[:-1]) / 2
     leaps = (moved > _LEAP * speed.max() * steps) & (between > 0)
@@ -153,13 +153,18 @@ def _timed(case: Case) -> Case:
 def _moving(case: Case, rest: float) -> Case:
     """A demonstration without the rows before and after which the hand hardly moves."""
     position = case[1]
-    path = np.append(0.0, np.linalg.norm(np.diff(position, axis=0), axis=1).cumsum())
+    path = np.append(0.0, _strides(position).cumsum())
     first = int(np.searchsorted(path, rest * path[-1], side="right")) - 1
     last = int(np.searchsorted(path, (1 - rest) * path[-1]))
     if rest == 0 or last <= first:
         return case
     clock, position, velocity = (part[first : last + 1] for part in case)
     return clock, position, velocity
+
+
+def _strides(position: np.ndarray) -> np.ndarray:
+    """How far it is from each row to the next."""
+    return np.linalg.norm(np.diff(position, axis=0), axis=1)
 
 
 def _packed(times: list[np.ndarray], values: list[np.ndarray]) -> SeriesBatch:

@@ -151,16 +151,10 @@ def _imitation(motion: str) -> Callable[[Request], Problem]:
         if request.source == "synthetic":
             raise ValueError("source 'synthetic': demonstrations have no generated stand-in")
         protocol = request.protocol or "first"
-        kept = "recorded" if protocol == "recorded" else None
-        leaps = protocol in ("leaps", "recorded")
-        bunch = fetch_robot_demonstrations(
-            motion,
-            timing=kept or "aligned",
-            goal=kept or "common",
-            gaps="recorded" if leaps else "timed",
-            rest=_REST if protocol in ("first", "random", "leaps") else 0.0,
-            data_home=request.data_home,
-        )
+        check_choice("protocol", protocol, _SPLITS)
+        read = _READ[protocol]
+        bunch = fetch_robot_demonstrations(motion, data_home=request.data_home, **read)
+        missing = "positions leap" if "gaps" in read else "the clock goes on"
         train, test = bunch.train, bunch.test
         if protocol == "random":
             order = np.random.RandomState(request.seed).permutation(len(bunch.data))
@@ -174,7 +168,7 @@ def _imitation(motion: str) -> Callable[[Request], Problem]:
             source=bunch.source,
             protocol=protocol,
             note=f"errors in {bunch.unit} squared; demonstrations {test.tolist()} are for testing"
-            f"; where rows are missing {'positions leap' if leaps else 'the clock goes on'}",
+            f"; where rows are missing {missing}",
         )
 
     return load
@@ -205,9 +199,16 @@ _SPLITS = {
     "whole": "as first, but with the hand's rest before and after the motion",
     "recorded": "the first 70 % of them as the file has them",
 }
+_REST = 0.02  # of the path at either end: a hand that does not move yet, or no longer
+_READ: dict[str, dict[str, Any]] = {
+    "first": {"rest": _REST},
+    "random": {"rest": _REST},
+    "leaps": {"rest": _REST, "gaps": "recorded"},
+    "whole": {},
+    "recorded": {"timing": "recorded", "goal": "recorded", "gaps": "recorded"},
+}
 _STANDARD = {"standard": "the equations of the literature"}
 _PRINTED = {"printed": "the equations as printed in the paper"}
-_REST = 0.02  # of the path at either end: a hand that does not move yet, or no longer
 
 
 def _imitated(motion: str) -> DynamicsTask:

@@ -1,7 +1,7 @@
 """The data sets of the command line: how each is loaded, split and scored, and by whom."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +60,6 @@ class Problem:
     note: str = ""
 
 
-_RANDOM = {"random": "a random 20 % of the series are for testing"}
-
-
 @dataclass(frozen=True)
 class Task:
     """A data set's name on the command line and everything that hangs on it."""
@@ -70,8 +67,7 @@ class Task:
     estimator: type[LatentODEBase]
     load: Callable[[Request], Problem]
     metric: str
-    # What each name stands for; the first is the default.
-    protocols: Mapping[str, str] = field(default_factory=lambda: _RANDOM)
+    protocols: Mapping[str, str]  # what each name stands for; the first is the default
     takes_keep: bool = False
     takes_n_times: bool = False
 
@@ -246,15 +242,16 @@ def _physionet(request: Request) -> Problem:
     )
 
 
+_RANDOM = {"random": "a random 20 % of the series are for testing"}
 TASKS: dict[str, Task] = {
     "periodic": Task(
-        LatentODEReconstructor, _periodic, "mse", takes_keep=True, takes_n_times=True
+        LatentODEReconstructor, _periodic, "mse", _RANDOM, takes_keep=True, takes_n_times=True
     ),
     "activity": Task(
         LatentODEPointClassifier,
         _activity,
         "accuracy",
-        protocols={
+        {
             "windows": "a random 20 % of the windows are for testing, as in the literature",
             "person": "all windows of one person are for testing",
         },
@@ -263,8 +260,8 @@ TASKS: dict[str, Task] = {
         LatentODEClassifier,
         _ecg,
         "accuracy",
-        protocols={"random": "beats for testing are in a file of their own, drawn at random"},
+        {"random": "beats for testing are in a file of their own, drawn at random"},
         takes_keep=True,
     ),
-    "physionet": Task(LatentODEClassifier, _physionet, "accuracy"),
+    "physionet": Task(LatentODEClassifier, _physionet, "accuracy", _RANDOM),
 }
