@@ -18,7 +18,7 @@ from latent_morph.experiments.report import figure
 from latent_morph.experiments.runs import Run
 from latent_morph.experiments.tasks import SOURCES, TASKS, Request
 from latent_morph.flows import FLOWS, IntegrationError
-from latent_morph.records import new_run_folder, read_json, write_json
+from latent_morph.io.records import new_run_folder, read_json, write_json
 from latent_morph.training import TrainingError
 
 # What `--ode all` compares: the closed forms, and the solvers of the paper's tables.

@@ -26,7 +26,7 @@ from benchmarks.pictures import draw
 from benchmarks.rows import as_markdown
 from benchmarks.trajectories import IMITATION, LEARNED
 from latent_morph.experiments.dynamics import DYNAMICS
-from latent_morph.records import atomic_path, versions
+from latent_morph.io.records import atomic_path, versions
 
 BENCHMARKS: dict[str, Any] = {
     "integration": integration,

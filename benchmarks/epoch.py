@@ -13,8 +13,8 @@ from latent_morph.diagnostics import Timing
 from latent_morph.estimators.base import LatentODEBase
 from latent_morph.experiments.presets import preset_parameters
 from latent_morph.experiments.tasks import TASKS
+from latent_morph.losses import Objective
 from latent_morph.models import LatentODE, LatentOutput
-from latent_morph.objectives import Objective
 from latent_morph.series import SeriesBatch
 
 TITLE = "An epoch of Human Activity, from batches of it"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from latent_morph.records import read_json, write_json
+from latent_morph.io.records import read_json, write_json
 
 Record = dict[str, Any]
 

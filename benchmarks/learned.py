@@ -20,13 +20,13 @@ from benchmarks.trajectories import (
     parameters,
     problem,
 )
-from latent_morph.callbacks import AnyCallback, History, Settings
 from latent_morph.diagnostics import Timing
-from latent_morph.dynamics import base_of
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import DYNAMICS, Problem, errors, metrics
+from latent_morph.models.linear_fit import base_of
 from latent_morph.series import SeriesBatch
 from latent_morph.training import TrainingError
+from latent_morph.training.callbacks import AnyCallback, History, Settings
 
 TITLE = "ODEs learned from trajectories, every method for the same seconds of processor time"
 RECORDS = Path("runs/learned")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from latent_morph.dynamics import measured_fade
+from latent_morph.models.dynamics import measured_fade
 from latent_morph.series import SeriesBatch
 
 

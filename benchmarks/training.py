@@ -7,9 +7,9 @@ from benchmarks.rows import Row, timed_rows
 from benchmarks.trajectories import CANDIDATES, IMITATION, LEARNED, available, problem, trained
 from latent_morph.descent import Descent
 from latent_morph.diagnostics import interleaved
-from latent_morph.dynamics import RolloutLoss
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import resampled
+from latent_morph.losses import RolloutLoss
 from latent_morph.series import SeriesBatch
 
 TITLE = "A step of training on all trajectories, from their own starts"

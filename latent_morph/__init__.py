@@ -3,13 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from latent_morph.callbacks import (
-        Callback,
-        Checkpoint,
-        CSVLog,
-        EarlyStopping,
-        TensorBoardLog,
-    )
     from latent_morph.estimators import (
         DynamicsRegressor,
         LatentODEClassifier,
@@ -18,18 +11,25 @@ if TYPE_CHECKING:
     )
     from latent_morph.flows import FLOWS, Flow, IntegrationError, LinearFlow, MorphFlow, SolverFlow
     from latent_morph.series import SeriesBatch, as_series, from_long
-    from latent_morph.training import TrainingError
+    from latent_morph.training import (
+        Callback,
+        Checkpoint,
+        CSVLog,
+        EarlyStopping,
+        TensorBoardLog,
+        TrainingError,
+    )
 
 __version__ = "0.1.0"
 
 # Where each public name lives. Resolved on first use: `import latent_morph` costs nothing, and
 # a user of flows never waits for scikit-learn.
 _HOMES = {
-    "CSVLog": "callbacks",
-    "Callback": "callbacks",
-    "Checkpoint": "callbacks",
+    "CSVLog": "training",
+    "Callback": "training",
+    "Checkpoint": "training",
     "DynamicsRegressor": "estimators",
-    "EarlyStopping": "callbacks",
+    "EarlyStopping": "training",
     "FLOWS": "flows",
     "Flow": "flows",
     "IntegrationError": "flows",
@@ -40,7 +40,7 @@ _HOMES = {
     "MorphFlow": "flows",
     "SeriesBatch": "series",
     "SolverFlow": "flows",
-    "TensorBoardLog": "callbacks",
+    "TensorBoardLog": "training",
     "TrainingError": "training",
     "as_series": "series",
     "from_long": "series",

@@ -14,7 +14,7 @@ from test_estimators import SMALL, TINY, sines
 
 import latent_morph
 from latent_morph import LatentODEReconstructor
-from latent_morph.aeon import LatentODEClassifier
+from latent_morph.integrations.aeon import LatentODEClassifier
 
 
 def test_aeons_contract():
@@ -62,9 +62,9 @@ def test_another_channel_of_times_is_refused(channel, error, message):
 
 def test_without_aeon_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "aeon.classification.base", None)
-    monkeypatch.delitem(sys.modules, "latent_morph.aeon")
+    monkeypatch.delitem(sys.modules, "latent_morph.integrations.aeon")
     with pytest.raises(ImportError, match=r'needs aeon: pip install "latent_morph\[aeon\]"'):
-        importlib.import_module("latent_morph.aeon")
+        importlib.import_module("latent_morph.integrations.aeon")
 
 
 # JapaneseVowels: nine speakers, twelve channels, 7 to 29 time points; comes with aeon.

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from latent_morph import LatentODEClassifier
-from latent_morph.compiling import compile_warps
+from latent_morph.bijections.compiling import compile_warps
 from latent_morph.flows import FLOWS
 
 

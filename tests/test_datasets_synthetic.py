@@ -14,8 +14,7 @@ from latent_morph.datasets import (
     make_periodic,
     split_activity,
 )
-from latent_morph.series import as_series
-from latent_morph.thinning import thin
+from latent_morph.series import as_series, subsample
 
 
 @pytest.mark.parametrize("make", [make_periodic, make_activity, make_ecg])
@@ -76,12 +75,12 @@ def test_thinning_keeps_masks_and_lengths():
     rng = np.random.RandomState(0)
     cases = [np.where(rng.rand(n, 2) < 0.4, np.nan, rng.rand(n, 2)) for n in (1, 7, 20, 3)]
     batch = as_series(cases)
-    thinned = thin(batch, 0.5, rng)
+    thinned = subsample(batch, 0.5, rng)
     assert thinned.lengths.tolist() == [1, 4, 10, 2]
     for (times, values), case in zip(thinned.to_ragged(), cases, strict=True):
         assert len(set(times)) == len(times)
         np.testing.assert_array_equal(values, case[times.astype(int)].astype(np.float32))
-    assert thin(batch, 1, rng) is batch
+    assert subsample(batch, 1, rng) is batch
 
 
 # Activity

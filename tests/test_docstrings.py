@@ -13,7 +13,7 @@ from latent_morph import estimators
 
 ESTIMATORS = [getattr(estimators, name) for name in estimators.__all__]
 # Adapters need libraries that are extras; they have tests of their own.
-EXTRAS = {"latent_morph.aeon", "latent_morph.sktime"}
+EXTRAS = {"latent_morph.integrations.aeon", "latent_morph.integrations.sktime"}
 MODULES = [
     importlib.import_module(module.name)
     for module in pkgutil.walk_packages(latent_morph.__path__, "latent_morph.")

@@ -13,16 +13,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from latent_morph import FLOWS, DynamicsRegressor, LatentODEReconstructor, as_series
-from latent_morph.dynamics import (
-    DynamicsModel,
-    RolloutLoss,
-    base_of,
-    finite_differences,
-    fitted_matrix,
-    measured_fade,
-    start_from,
-)
 from latent_morph.flows import LinearFlow
+from latent_morph.losses import RolloutLoss
+from latent_morph.models.dynamics import DynamicsModel, measured_fade
+from latent_morph.models.linear_fit import base_of, finite_differences, fitted_matrix, start_from
 from latent_morph.training import Examples, TrainingError
 
 NAN = float("nan")

@@ -15,7 +15,7 @@ from latent_morph import (
     LatentODEPointClassifier,
     LatentODEReconstructor,
 )
-from latent_morph.export import classifier_program, reconstructor_program, series_inputs
+from latent_morph.estimators.export import classifier_program, reconstructor_program, series_inputs
 from latent_morph.flows import LinearFlow
 
 EPOCH = 1.7e9  # seconds since 1970: single precision would lose minutes

@@ -5,8 +5,8 @@ import torch
 from helpers import DIM, build_encoder, build_flow, states, stirred
 from test_encoders import padded, ragged, with_values
 
-from latent_morph.decoders import Decoder, PointHead, SeriesHead
 from latent_morph.models import LatentODE
+from latent_morph.models.decoders import Decoder, PointHead, SeriesHead
 
 HEADS = {"series": SeriesHead, "points": PointHead}
 

@@ -7,14 +7,14 @@ from test_models import build
 from torch import distributions
 from torch.nn import functional as F
 
-from latent_morph.decoders import Emission
 from latent_morph.encoders import Encoding
-from latent_morph.objectives import (
+from latent_morph.losses import (
     Objective,
     cross_entropy,
     kl_from_standard_normal,
     negative_log_likelihood,
 )
+from latent_morph.models.decoders import Emission
 
 
 def random(*shape, seed=0):

@@ -23,7 +23,7 @@ from latent_morph import (
     LatentODEReconstructor,
 )
 from latent_morph.flows import LinearFlow
-from latent_morph.persistence import checksum, read_model, write_model
+from latent_morph.io.model_file import checksum, read_model, write_model
 
 MORPH = {**TINY, "ode": "morph", "max_epochs": 2}
 

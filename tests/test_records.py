@@ -17,7 +17,7 @@ import torch
 
 import latent_morph
 from latent_morph import records
-from latent_morph.records import (
+from latent_morph.io.records import (
     atomic_path,
     new_run_folder,
     read_json,
@@ -260,7 +260,7 @@ def test_what_is_not_installed_has_no_version(monkeypatch):
 
 def test_versions_import_nothing_heavy():
     code = (
-        "import sys; from latent_morph.records import versions; versions();"
+        "import sys; from latent_morph.io.records import versions; versions();"
         "print([m for m in ('torch', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"
     )
     seen = subprocess.run(

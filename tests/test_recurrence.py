@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from latent_morph.recurrence import _scanned, pushed_modes
+from latent_morph.encoders.recurrence import _scanned, pushed_modes
 
 pytestmark = pytest.mark.usefixtures("float64")
 

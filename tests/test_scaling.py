@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from latent_morph.scaling import SCALES, SeriesScaler
-from latent_morph.series import SeriesBatch, as_series
+from latent_morph.series import SCALES, SeriesBatch, SeriesScaler, as_series
 
 NAN = float("nan")
 

@@ -10,7 +10,7 @@ from sktime.utils.estimator_checks import check_estimator
 from test_estimators import TINY, sines
 
 import latent_morph
-from latent_morph.sktime import LatentODEClassifier
+from latent_morph.integrations.sktime import LatentODEClassifier
 
 
 def test_sktimes_contract():
@@ -50,6 +50,6 @@ def test_periods_are_as_good_as_the_dates_they_start_on():
 
 def test_without_sktime_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sktime.classification.base", None)
-    monkeypatch.delitem(sys.modules, "latent_morph.sktime")
+    monkeypatch.delitem(sys.modules, "latent_morph.integrations.sktime")
     with pytest.raises(ImportError, match=r'needs sktime: pip install "latent_morph\[sktime\]"'):
-        importlib.import_module("latent_morph.sktime")
+        importlib.import_module("latent_morph.integrations.sktime")

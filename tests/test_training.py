@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from latent_morph import training
-from latent_morph.decoders import Decoder, SeriesHead
 from latent_morph.descent import OPTIMIZERS
 from latent_morph.encoders import GRUODEEncoder
 from latent_morph.flows import LinearFlow
+from latent_morph.losses import Objective
 from latent_morph.models import LatentODE
-from latent_morph.objectives import Objective
+from latent_morph.models.decoders import Decoder, SeriesHead
 from latent_morph.series import as_series
 from latent_morph.training import (
     Examples,
     Settings,
     TrainingError,
-    learning_rate_factor,
+    loop,
     train,
 )
+from latent_morph.training.loop import learning_rate_factor
 
 QUICK = Settings(
     optimizer="adamw",
@@ -101,7 +101,7 @@ def test_the_loss_falls():
 
 
 def test_every_case_is_visited_once_an_epoch():
-    batches = training._batches(examples(11), 4, np.random.RandomState(0))
+    batches = loop._batches(examples(11), 4, np.random.RandomState(0))
     assert sorted(np.concatenate(batches)) == list(range(11))
     assert max(map(len, batches)) == 4
 
@@ -298,7 +298,7 @@ def test_patience_without_validation_waits_for_the_end():
 
 def test_a_budget_ends_training_and_its_schedule(monkeypatch):
     clock = iter(np.arange(0, 1e4, 0.5))  # every look at the clock takes half a second
-    monkeypatch.setattr(training.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: float(next(clock)))
     _, history = run(replace(QUICK, max_epochs=1000, budget=30.0))
     assert 2 <= len(history.rows) <= 20
     assert history.rows[-1]["learning_rate"] < 0.3 * QUICK.learning_rate

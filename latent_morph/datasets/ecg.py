@@ -15,8 +15,7 @@ from latent_morph.checks import check_choice
 from latent_morph.datasets.bunches import as_bunch
 from latent_morph.datasets.cache import Arrays, cached
 from latent_morph.datasets.files import Found, Source, locate, one_line, read_content
-from latent_morph.series import SeriesBatch
-from latent_morph.thinning import thin
+from latent_morph.series import SeriesBatch, subsample
 
 N_SAMPLES = 187
 RATE = 120.0  # Hz: every third sample of 360
@@ -99,7 +98,7 @@ def ecg_bunch(
 ) -> Bunch | tuple[Any, Any]:
     """Turns zero-padded beats (N, 187) and labels (N,) into what `fetch_ecg` returns."""
     return as_bunch(
-        thin(beats_to_series(samples), keep, check_random_state(random_state)),
+        subsample(beats_to_series(samples), keep, check_random_state(random_state)),
         labels.astype(np.int64),
         return_X_y=return_X_y,
         as_frame=as_frame,

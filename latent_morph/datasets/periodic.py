@@ -7,8 +7,7 @@ import torch
 from sklearn.utils import Bunch, check_random_state
 
 from latent_morph.checks import check_count
-from latent_morph.series import SeriesBatch
-from latent_morph.thinning import thin
+from latent_morph.series import SeriesBatch, subsample
 
 
 def make_periodic(
@@ -67,7 +66,7 @@ def make_periodic(
         mask=torch.ones(n_cases, n_times, 1, dtype=torch.bool),
     )
     return Bunch(
-        data=thin(target, keep, rng),
+        data=subsample(target, keep, rng),
         target=target,
         clean=torch.from_numpy(clean).float().unsqueeze(-1),
         frequency=pace[:, 0],

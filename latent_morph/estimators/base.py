@@ -17,20 +17,19 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, nn
 
-from latent_morph.callbacks import AnyCallback, History, ProgressLog, Settings
+from latent_morph.bijections.compiling import compile_warps
 from latent_morph.checks import check_choice, check_count, check_device
-from latent_morph.compiling import compile_warps
-from latent_morph.decoders import HEADS, Decoder, PointHead, SeriesHead
 from latent_morph.descent import OPTIMIZERS
 from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
-from latent_morph.estimators.files import FittedFiles
+from latent_morph.estimators.persistence import FittedFiles
 from latent_morph.flows import FLOWS, Recipe
+from latent_morph.losses import Objective
 from latent_morph.models import LatentODE, LatentOutput
-from latent_morph.objectives import Objective
-from latent_morph.scaling import SeriesScaler
+from latent_morph.models.decoders import HEADS, Decoder, PointHead, SeriesHead
 from latent_morph.seeding import seeded
-from latent_morph.series import Data, SeriesBatch, as_series
+from latent_morph.series import Data, SeriesBatch, SeriesScaler, as_series
 from latent_morph.training import SCHEDULES, Examples, train
+from latent_morph.training.callbacks import AnyCallback, History, ProgressLog, Settings
 
 ENCODERS = ("morph", "gru-ode")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -12,18 +12,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_y, check_consistent_length
 from torch import Tensor
 
-from latent_morph.callbacks import AnyCallback
-from latent_morph.decoders import SeriesHead
 from latent_morph.estimators.base import (
     CLASSIFIER_CONSTRAINTS,
     LatentODEBase,
     counted_cases,
 )
-from latent_morph.export import Program, classifier_program
+from latent_morph.estimators.export import Program, classifier_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE, LatentOutput
+from latent_morph.models.decoders import SeriesHead
 from latent_morph.series import Data
 from latent_morph.training import Examples
+from latent_morph.training.callbacks import AnyCallback
 
 
 class ClassifierBase(ClassifierMixin, LatentODEBase):

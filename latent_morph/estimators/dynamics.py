@@ -13,18 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from latent_morph.callbacks import AnyCallback, History, ProgressLog, Settings
 from latent_morph.checks import check_device
-from latent_morph.dynamics import (
-    DynamicsModel,
-    RolloutLoss,
-    base_of,
-    finite_differences,
-    first_complete,
-    fitted_matrix,
-    measured_fade,
-    start_from,
-)
 from latent_morph.estimators.base import (
     COMMON_CONSTRAINTS,
     DTYPES,
@@ -33,13 +22,21 @@ from latent_morph.estimators.base import (
     is_table,
     resolve_flow,
 )
-from latent_morph.estimators.files import FittedFiles
-from latent_morph.export import Program, dynamics_program
+from latent_morph.estimators.export import Program, dynamics_program
+from latent_morph.estimators.persistence import FittedFiles
 from latent_morph.flows import LinearFlow, MorphFlow, Recipe
-from latent_morph.scaling import SCALES, SeriesScaler
+from latent_morph.losses import RolloutLoss
+from latent_morph.models.dynamics import DynamicsModel, first_complete, measured_fade
+from latent_morph.models.linear_fit import (
+    base_of,
+    finite_differences,
+    fitted_matrix,
+    start_from,
+)
 from latent_morph.seeding import seeded
-from latent_morph.series import Data, SeriesBatch, as_series
+from latent_morph.series import SCALES, Data, SeriesBatch, SeriesScaler, as_series
 from latent_morph.training import Examples, train
+from latent_morph.training.callbacks import AnyCallback, History, ProgressLog, Settings
 
 LOSSES = ("mae", "mse")
 # What an ODE takes where nothing is asked for: wider than latent flows, since no decoder follows.

@@ -9,10 +9,10 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
-from latent_morph.decoders import PointHead
 from latent_morph.estimators.base import counted_cases
 from latent_morph.estimators.classifier import ClassifierBase, class_logits
-from latent_morph.export import Program, classifier_program
+from latent_morph.estimators.export import Program, classifier_program
+from latent_morph.models.decoders import PointHead
 from latent_morph.series import Data, SeriesBatch, insert_rows, is_timed
 
 

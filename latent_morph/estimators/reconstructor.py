@@ -12,7 +12,6 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from latent_morph.callbacks import AnyCallback
 from latent_morph.checks import check_count
 from latent_morph.estimators.base import (
     COMMON_CONSTRAINTS,
@@ -20,12 +19,12 @@ from latent_morph.estimators.base import (
     counted_cases,
     is_table,
 )
-from latent_morph.export import reconstructor_program, write_program
+from latent_morph.estimators.export import reconstructor_program, write_program
 from latent_morph.flows import Recipe
 from latent_morph.models import LatentODE
-from latent_morph.series import Data, SeriesBatch, as_series
-from latent_morph.thinning import thin
+from latent_morph.series import Data, SeriesBatch, as_series, subsample
 from latent_morph.training import Examples
+from latent_morph.training.callbacks import AnyCallback
 
 
 class LatentODEReconstructor(TransformerMixin, LatentODEBase):
@@ -384,7 +383,7 @@ class LatentODEReconstructor(TransformerMixin, LatentODEBase):
         for start in range(0, len(examples), size):
             part = examples[slice(start, start + size)].trimmed()
             target = part.seen if part.target is None else part.target
-            seen = part.seen if self.keep is None else thin(part.seen, self.keep, random)
+            seen = part.seen if self.keep is None else subsample(part.seen, self.keep, random)
             error = model(seen, target.times).emission.mean - target.values
             error = self.scaler_.inverse_scale(error)
             squares = error[target.mask].square()

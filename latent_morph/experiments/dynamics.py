@@ -22,7 +22,7 @@ from latent_morph.experiments.presets import PRESETS
 from latent_morph.experiments.runs import Run, comparison_rows
 from latent_morph.experiments.tasks import Request
 from latent_morph.flows import METHODS
-from latent_morph.records import versions, write_csv, write_json
+from latent_morph.io.records import versions, write_csv, write_json
 from latent_morph.series import SeriesBatch
 
 # What `--ode all` compares here: closed forms, a neural base, and the paper's solvers.

@@ -4,7 +4,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from latent_morph.callbacks import History, Settings
+from latent_morph.training.callbacks import History, Settings
 
 BAR = "{desc} {percentage:3.0f}% |{bar:24}|"
 

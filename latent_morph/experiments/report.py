@@ -7,7 +7,7 @@ from typing import Any
 
 from latent_morph.experiments.dynamics import DYNAMICS
 from latent_morph.experiments.tasks import TASKS
-from latent_morph.records import read_json
+from latent_morph.io.records import read_json
 
 COLUMNS = (
     "data set",

@@ -13,7 +13,7 @@ from latent_morph.checks import check_device
 from latent_morph.diagnostics import Timing, field_evaluations, time_integrations, time_parts
 from latent_morph.estimators.base import LatentODEBase, resolve_flow
 from latent_morph.experiments.tasks import Problem, Task
-from latent_morph.records import read_json, versions, write_csv, write_json
+from latent_morph.io.records import read_json, versions, write_csv, write_json
 from latent_morph.series import SeriesBatch
 
 TIMED_CASES = 50  # the batch of the paper's timings

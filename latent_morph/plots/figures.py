@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from latent_morph.records import AnyPath, atomic_path
+from latent_morph.io.records import AnyPath, atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from latent_morph.checks import check_count
-from latent_morph.records import atomic_path, write_csv
+from latent_morph.io.records import atomic_path, write_csv
 
 logger = logging.getLogger("latent_morph")
 

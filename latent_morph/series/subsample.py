@@ -7,10 +7,10 @@ from numbers import Real
 import numpy as np
 import torch
 
-from latent_morph.series import SeriesBatch
+from latent_morph.series.batch import SeriesBatch
 
 
-def thin(
+def subsample(
     batch: SeriesBatch, keep: float, rng: np.random.RandomState, *, most: int | None = None
 ) -> SeriesBatch:
     """Keeps a random fraction of the rows of each case and packs them to the left.

@@ -10,12 +10,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from latent_morph.callbacks import History
 from latent_morph.checks import check_device
-from latent_morph.export import Program, write_program
-from latent_morph.persistence import UNREADABLE, rationed, read_model, write_model
-from latent_morph.scaling import SeriesScaler
+from latent_morph.estimators.export import Program, write_program
+from latent_morph.io.model_file import UNREADABLE, rationed, read_model, write_model
 from latent_morph.seeding import seeded
+from latent_morph.series import SeriesScaler
+from latent_morph.training.callbacks import History
 
 
 class FittedFiles(BaseEstimator):

@@ -4,13 +4,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from latent_morph.adapting import TINY, AdaptedClassifier, constructor
 from latent_morph.checks import check_count
+from latent_morph.integrations.adapter import TINY, AdaptedClassifier, constructor
 
 try:
     from aeon.classification.base import BaseClassifier
 except ImportError as error:
-    raise ImportError('latent_morph.aeon needs aeon: pip install "latent_morph[aeon]"') from error
+    raise ImportError(
+        'latent_morph.integrations.aeon needs aeon: pip install "latent_morph[aeon]"'
+    ) from error
 
 __all__ = ["LatentODEClassifier"]
 
@@ -37,7 +39,7 @@ class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
     Examples
     --------
     >>> import numpy as np
-    >>> from latent_morph.aeon import LatentODEClassifier
+    >>> from latent_morph.integrations.aeon import LatentODEClassifier
     >>> rng = np.random.default_rng(0)
     >>> X, y = [], np.array(["slow", "fast"] * 30)
     >>> for label in y:

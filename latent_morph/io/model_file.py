@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from latent_morph.records import atomic_path
+from latent_morph.io.records import atomic_path
 
 FORMAT = "latent_morph"
 # Since 2 there is a checksum, and the halves of the closed-form encoder's modes lie side by side.

@@ -13,7 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from latent_morph.callbacks import (
+from latent_morph.checks import NotFiniteError, check_choice
+from latent_morph.descent import Descent
+from latent_morph.flows import IntegrationError
+from latent_morph.losses import Loss, count_values
+from latent_morph.seeding import seeded
+from latent_morph.series import SeriesBatch, subsample
+from latent_morph.training.callbacks import (
     AnyCallback,
     Callback,
     Checkpoint,
@@ -23,13 +29,6 @@ from latent_morph.callbacks import (
     Settings,
     as_callbacks,
 )
-from latent_morph.checks import NotFiniteError, check_choice
-from latent_morph.descent import Descent
-from latent_morph.flows import IntegrationError
-from latent_morph.objectives import Loss, count_values
-from latent_morph.seeding import seeded
-from latent_morph.series import SeriesBatch
-from latent_morph.thinning import thin
 
 logger = logging.getLogger("latent_morph")
 
@@ -194,10 +193,10 @@ def _epoch(
         seen, target = examples.seen, examples.target
         if settings.keep is not None:
             target = seen if target is None else target
-            seen = thin(seen, settings.keep, state.random)
+            seen = subsample(seen, settings.keep, state.random)
         n_values = count_values(seen if target is None else target)
         if target is not None:
-            target = thin(target, 1.0, state.random, most=settings.target_points)
+            target = subsample(target, 1.0, state.random, most=settings.target_points)
         share = 1.0 if settings.kl_warmup <= 0 else min(1.0, progress / settings.kl_warmup)
         where = f"in epoch {len(state.history.rows) + 1}, batch {number} of {len(batches)}"
         times, wanted = (None, None) if target is None else (target.times, target.present)
@@ -345,7 +344,7 @@ class _State:
         self._set_numbers(self.best)
 
     def snapshot(self) -> dict[str, Any]:
-        """All of this as it is now; see `latent_morph.callbacks.Training`."""
+        """All of this as it is now; see `latent_morph.training.callbacks.Training`."""
         kind, keys, position, *_ = self.random.get_state()
         return {
             "version": CHECKPOINT_VERSION,

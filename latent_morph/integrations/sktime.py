@@ -4,13 +4,13 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from latent_morph.adapting import TINY, AdaptedClassifier, constructor
+from latent_morph.integrations.adapter import TINY, AdaptedClassifier, constructor
 
 try:
     from sktime.classification.base import BaseClassifier
 except ImportError as error:
     raise ImportError(
-        'latent_morph.sktime needs sktime: pip install "latent_morph[sktime]"'
+        'latent_morph.integrations.sktime needs sktime: pip install "latent_morph[sktime]"'
     ) from error
 
 __all__ = ["LatentODEClassifier"]
@@ -34,7 +34,7 @@ class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
     --------
     >>> import numpy as np
     >>> import pandas as pd
-    >>> from latent_morph.sktime import LatentODEClassifier
+    >>> from latent_morph.integrations.sktime import LatentODEClassifier
     >>> rng = np.random.default_rng(0)
     >>> X, y = [], np.array(["slow", "fast"] * 30)
     >>> for label in y:

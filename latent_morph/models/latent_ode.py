@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from latent_morph.decoders import Decoder, Emission, PointHead, SeriesHead
 from latent_morph.encoders import Encoder, Encoding
 from latent_morph.flows import Flow
+from latent_morph.models.decoders import Decoder, Emission, PointHead, SeriesHead
 from latent_morph.series import SeriesBatch
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from latent_morph.checks import check_choice
-from latent_morph.series import SeriesBatch
+from latent_morph.series.batch import SeriesBatch
 
 SCALES = ("standard", "shared", "log", "none")
 # Of "log": the smallest part of a channel's values, which is no longer told from zero.

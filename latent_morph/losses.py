@@ -1,6 +1,7 @@
 """What training minimises: negative log-likelihood, KL divergence and cross-entropy, weighted."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from latent_morph.decoders import Emission
 from latent_morph.encoders import Encoding
-from latent_morph.models import LatentOutput
+from latent_morph.models.decoders import Emission
+from latent_morph.models.dynamics import Rollout
+from latent_morph.models.latent_ode import LatentOutput
 from latent_morph.series import SeriesBatch
 
 
@@ -108,3 +110,59 @@ class Objective:
             each = each * case_weight
             parts = {name: part * case_weight for name, part in parts.items()}
         return Loss(each.mean(), {name: part.detach().mean() for name, part in parts.items()})
+
+
+class RolloutLoss:
+    """The error of roll-outs, an average over values, plus that of the velocities.
+
+    Roll-outs from a trajectory's own start and those from other points of it weigh the same.
+
+    Args:
+        loss: "mae" or "mse".
+        velocity_weight: Of the error of the velocities against 1 for that of the states.
+    """
+
+    def __init__(self, loss: str = "mae", *, velocity_weight: float = 0.0) -> None:
+        self.error: Callable[[Tensor], Tensor] = torch.abs if loss == "mae" else torch.square
+        self.velocity_weight = velocity_weight
+
+    def __call__(
+        self, output: Rollout, *_: object, case_weight: Tensor | None = None, **__: object
+    ) -> Loss:
+        """The loss of a batch; nothing but the roll-outs and their weights matters.
+
+        Args:
+            output: The roll-outs.
+            case_weight: (N,) how much each trajectory counts; all alike by default.
+        """
+        # What is masked is no miss, before it is squared: it may be large.
+        error = self.error((output.states - output.target) * output.mask)
+        share = output.mask
+        if case_weight is not None:
+            factor = case_weight.repeat(len(error) // output.n_own).view(-1, 1, 1)
+            error, share = factor * error, factor * share
+        rest = error.shape[0] - output.n_own
+        if not rest:
+            parts = {"rollout": _mean(error, share)}
+            total = parts["rollout"]
+        else:
+            sizes = (output.n_own, rest)
+            errors, shares = error.split_with_sizes(sizes), share.split_with_sizes(sizes)
+            parts = dict(zip(("rollout", "restarts"), map(_mean, errors, shares), strict=True))
+            total = 0.5 * (parts["rollout"] + parts["restarts"])
+        if output.velocity is not None:
+            found, wanted, case = output.velocity
+            error = self.error(found - wanted)
+            if case_weight is None:
+                parts["velocity"] = error.mean()
+            else:
+                factor = case_weight[case]
+                parts["velocity"] = (factor @ error).mean() / factor.sum()
+            total = total + self.velocity_weight * parts["velocity"]
+        return Loss(total, {name: part.detach() for name, part in parts.items()})
+
+
+def _mean(error: Tensor, share: Tensor) -> Tensor:
+    """Of the errors, each of which counts by its share; zero where none does."""
+    count = share.sum(dtype=error.dtype)
+    return error.sum() / count.clamp(min=torch.finfo(error.dtype).tiny)

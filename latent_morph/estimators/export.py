@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latent_morph.checks import check_choice
-from latent_morph.dynamics import DynamicsModel
 from latent_morph.encoders import Encoder, MorphEncoder
+from latent_morph.encoders.recurrence import turns
 from latent_morph.flows import Flow, LinearFlow, MorphFlow
+from latent_morph.io.records import atomic_path
 from latent_morph.models import LatentODE
-from latent_morph.records import atomic_path
-from latent_morph.recurrence import turns
-from latent_morph.scaling import SeriesScaler
-from latent_morph.series import Data, as_series
+from latent_morph.models.dynamics import DynamicsModel
+from latent_morph.series import Data, SeriesScaler, as_series
 
 FORMATS = ("onnx", "torch")
 # Sizes of the examples that programs are traced with; none is 1, and no two are the same.
@@ -447,7 +446,7 @@ _Halves = tuple[Tensor, ...]
 
 
 def _recurrences(turned: Sequence[_Halves], pushes: Sequence[_Halves]) -> Tensor:
-    """What `latent_morph.recurrence.pushed_modes` computes, (T, N, 2, P, 2).
+    """What `latent_morph.encoders.recurrence.pushed_modes` computes, (T, N, 2, P, 2).
 
     Args:
         turned: For each direction cos and sin (T, N, P) of the step that leads into each row.

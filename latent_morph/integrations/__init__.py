@@ -1,0 +1,1 @@
+"""The classifier behind the base classes of other libraries; each needs its extra."""

@@ -1,0 +1,297 @@
+"""SeriesBatch, the one container for irregular series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Arrays, tensors, frames and nested lists have no common type short of anything at all.
+Data: TypeAlias = Any
+
+_VALUE_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SeriesBatch:
+    """N series of C channels, each on its own time axis, padded to a common T.
+
+    Attributes:
+        values: (N, T, C), float32 or float64, finite everywhere. What sits where `mask` is False
+            has no meaning.
+        times: (N, T), float64 whatever the dtype of `values`, so that epoch seconds keep their
+            fractions. Finite, non-decreasing in each row; padding repeats the last real time.
+        mask: (N, T, C), bool: the only authority on what was observed. A zero is a value.
+        lengths: (N,), int64, the number of real rows of each case, T by default. Rows beyond it
+            are padding. A row within it whose channels are all missing is still a time point.
+
+    Raises:
+        TypeError: A field is no tensor or has another dtype.
+        ValueError: Shapes disagree, or one of the rules above is broken.
+    """
+
+    values: Tensor
+    times: Tensor
+    mask: Tensor
+    lengths: Tensor = None  # type: ignore[assignment]  # filled in below, never None afterwards
+
+    def __post_init__(self) -> None:
+        _check_tensor("values", self.values, _VALUE_DTYPES)
+        _check_tensor("times", self.times, (torch.float64,))
+        _check_tensor("mask", self.mask, (torch.bool,))
+        if self.values.ndim != 3 or 0 in self.values.shape[1:]:
+            raise ValueError(
+                f"values has shape {tuple(self.values.shape)}; wanted (N, T, C) with T, C >= 1"
+            )
+        n_cases, n_times, _ = self.values.shape
+        if self.lengths is None:
+            full = torch.full((n_cases,), n_times, dtype=torch.int64, device=self.values.device)
+            object.__setattr__(self, "lengths", full)
+        _check_tensor("lengths", self.lengths, (torch.int64,))
+        for name, field, shape in (
+            ("times", self.times, (n_cases, n_times)),
+            ("mask", self.mask, tuple(self.values.shape)),
+            ("lengths", self.lengths, (n_cases,)),
+        ):
+            if tuple(field.shape) != shape:
+                raise ValueError(f"{name} has shape {tuple(field.shape)}; wanted {shape}")
+            if field.device != self.values.device:
+                raise ValueError(f"{name} is on {field.device}, values on {self.values.device}")
+        if not bool(torch.isfinite(self.values).all()):
+            raise ValueError("values holds NaN or infinity; mark missing values in mask instead")
+        if not bool(torch.isfinite(self.times).all()):
+            raise ValueError("times holds NaN or infinity; wanted finite numbers")
+        if bool((self.times[:, 1:] < self.times[:, :-1]).any()):
+            raise ValueError("times decreases within a case; wanted non-decreasing rows")
+        if bool(((self.lengths < 1) | (self.lengths > n_times)).any()):
+            raise ValueError(f"lengths must lie between 1 and T = {n_times}")
+        padding = ~self.present
+        if bool((self.mask & padding.unsqueeze(-1)).any()):
+            raise ValueError("mask is True beyond the length of a case; padding is unobserved")
+        last = self.times.gather(1, self.lengths.unsqueeze(1) - 1)
+        if bool(((self.times != last) & padding).any()):
+            raise ValueError("times moves on in the padding; wanted the last real time repeated")
+
+    @classmethod
+    def _trusted(cls, values: Tensor, times: Tensor, mask: Tensor, lengths: Tensor) -> SeriesBatch:
+        """Builds from parts already known to obey the rules, without looking at every element."""
+        batch = object.__new__(cls)
+        for name, field in zip(
+            ("values", "times", "mask", "lengths"), (values, times, mask, lengths), strict=True
+        ):
+            object.__setattr__(batch, name, field)
+        return batch
+
+    @classmethod
+    def from_ragged(
+        cls, cases: Iterable[tuple[Data, Data]], *, dtype: torch.dtype = torch.float32
+    ) -> SeriesBatch:
+        """Packs `(times, values)` pairs of unequal length.
+
+        Args:
+            cases: Pairs of times (T_i,) and values (T_i,) or (T_i, C); NaN is missing. Rows are
+                sorted stably by time; repeated times are legal. datetime64 times become seconds
+                since the first of their case, timedelta64 times become seconds.
+            dtype: Dtype of the packed values.
+
+        Returns:
+            A batch of shape (N, max T_i, C).
+
+        Raises:
+            ValueError: A case is empty, misshapen, or holds a non-finite time or infinite value.
+        """
+        from latent_morph.series.conversion import pack_pairs  # which needs this class
+
+        return pack_pairs(cases, dtype=dtype)
+
+    @classmethod
+    def concatenate(cls, batches: Iterable[SeriesBatch]) -> SeriesBatch:
+        """Joins batches of equal C along the case axis, padding to the longest T."""
+        parts = list(batches)
+        if not parts:
+            raise ValueError("batches is empty; wanted at least one SeriesBatch")
+        n_channels = {part.n_channels for part in parts}
+        if len(n_channels) > 1:
+            raise ValueError(f"batches differ in channels: {sorted(n_channels)}; wanted one count")
+        width = max(part.n_times for part in parts)
+        parts = [part._widen(width) for part in parts]
+        return cls._trusted(
+            torch.cat([part.values for part in parts]),
+            torch.cat([part.times for part in parts]),
+            torch.cat([part.mask for part in parts]),
+            torch.cat([part.lengths for part in parts]),
+        )
+
+    @property
+    def n_cases(self) -> int:
+        """N, the number of series."""
+        return self.values.shape[0]
+
+    @property
+    def n_times(self) -> int:
+        """T, the rows of the longest series."""
+        return self.values.shape[1]
+
+    @property
+    def n_channels(self) -> int:
+        """C, the values of a row."""
+        return self.values.shape[2]
+
+    @property
+    def shape(self) -> torch.Size:
+        """(N, T, C). Its presence makes scikit-learn's splitters index us like an array."""
+        return self.values.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.values.device
+
+    @property
+    def observed(self) -> Tensor:
+        """(N, T) bool: at least one channel was observed."""
+        return self.mask.any(-1)
+
+    @property
+    def present(self) -> Tensor:
+        """(N, T) bool: the row is a time point of its series, observed or not."""
+        return torch.arange(self.n_times, device=self.device) < self.lengths.unsqueeze(1)
+
+    def __len__(self) -> int:
+        return self.n_cases
+
+    def __getitem__(self, index: Data) -> SeriesBatch:
+        """Selects cases: `batch[index]` or `batch[index, ...]`, the form scikit-learn writes.
+
+        Args:
+            index: Integer, slice, or list, array or tensor of integers or booleans. An integer
+                gives a batch of one case: the case axis always stays.
+        """
+        if isinstance(index, tuple):
+            if len(index) != 2 or index[1] is not Ellipsis:
+                raise IndexError("only cases can be selected: batch[index] or batch[index, ...]")
+            index = index[0]
+        where = _as_index(index, self.n_cases, self.device)
+        return self._trusted(
+            self.values[where], self.times[where], self.mask[where], self.lengths[where]
+        )
+
+    def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
+        # NumPy would otherwise descend into us as a sequence of sequences without end.
+        raise TypeError("a SeriesBatch is no array (its times would be lost); use batch.values")
+
+    def __repr__(self) -> str:
+        return (
+            f"SeriesBatch(n_cases={self.n_cases}, n_times={self.n_times}, "
+            f"n_channels={self.n_channels}, dtype={self.values.dtype}, device={self.device})"
+        )
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> SeriesBatch:
+        """Moves everything to `device` and turns `values`, nothing else, into `dtype`."""
+        if dtype is not None and dtype not in _VALUE_DTYPES:
+            raise ValueError(f"dtype is {dtype}; wanted torch.float32 or torch.float64")
+        return self._trusted(
+            self.values.to(device=device, dtype=dtype),
+            self.times.to(device=device),
+            self.mask.to(device=device),
+            self.lengths.to(device=device),
+        )
+
+    def trim(self) -> SeriesBatch:
+        """Drops the trailing columns that are padding for every case."""
+        if self.n_cases == 0:
+            return self
+        width = int(self.lengths.max())
+        return self._trusted(
+            self.values[:, :width], self.times[:, :width], self.mask[:, :width], self.lengths
+        )
+
+    def to_ragged(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Undoes `from_ragged`: one (times (T_i,), values (T_i, C) with NaN) for each case."""
+        values = self.values.masked_fill(~self.mask, torch.nan).cpu().numpy()
+        times = self.times.cpu().numpy()
+        return [
+            (times[i, :length].copy(), values[i, :length].copy())
+            for i, length in enumerate(self.lengths.tolist())
+        ]
+
+    def _widen(self, width: int) -> SeriesBatch:
+        extra = width - self.n_times
+        if extra == 0:
+            return self
+        pad = (0, 0, 0, extra)
+        return self._trusted(
+            torch.nn.functional.pad(self.values, pad),
+            torch.cat([self.times, self.times[:, -1:].expand(-1, extra)], dim=1),
+            torch.nn.functional.pad(self.mask, pad),
+            self.lengths,
+        )
+
+
+def _as_index(index: Data, n_cases: int, device: torch.device) -> slice | list[int] | Tensor:
+    if isinstance(index, slice):
+        if index.step is None or index.step > 0:
+            return index
+        return torch.tensor(range(n_cases)[index], dtype=torch.int64, device=device)  # torch can't
+    if isinstance(index, (bool, np.bool_)):
+        raise IndexError("a single boolean selects no cases; wanted integers or a mask (N,)")
+    if isinstance(index, (int, np.integer)):
+        return [range(n_cases)[index]]
+    where = index if isinstance(index, Tensor) else torch.from_numpy(np.array(index))
+    if where.numel() == 0 and where.dtype != torch.bool:
+        where = where.to(torch.int64)  # NumPy makes an empty list float
+    if where.is_floating_point() or where.is_complex():
+        raise IndexError(f"index has dtype {where.dtype}; wanted integers or booleans")
+    if where.ndim > 1:
+        raise IndexError(f"index has shape {tuple(where.shape)}; wanted one axis")
+    where = where if where.dtype == torch.bool else where.to(torch.int64)
+    return where.reshape(-1).to(device)
+
+
+def _check_tensor(name: str, field: object, dtypes: tuple[torch.dtype, ...]) -> None:
+    if not isinstance(field, Tensor):
+        raise TypeError(f"{name} is {kind(field)}; wanted a torch tensor")
+    if field.dtype not in dtypes:
+        raise TypeError(f"{name} has dtype {field.dtype}; wanted {' or '.join(map(str, dtypes))}")
+
+
+def kind(thing: object) -> str:
+    return f"of type {type(thing).__name__}"
+
+
+def insert_rows(batch: SeriesBatch, times: Tensor) -> tuple[SeriesBatch, Tensor]:
+    """Adds unobserved rows at further times, so that something can be asked of them.
+
+    Args:
+        batch: (N, T, C).
+        times: (N, Q) in any order.
+
+    Returns:
+        A batch (N, T + Q, C) sorted by time, padding last, and (N, Q) the row of each query.
+    """
+    n_cases, n_times, n_channels = batch.shape
+    if times.ndim != 2 or len(times) != n_cases:
+        raise ValueError(f"times has shape {tuple(times.shape)}; wanted ({n_cases}, Q)")
+    n_queries = times.shape[1]
+    all_times = torch.cat([batch.times, times.to(batch.times)], dim=1)
+    # Padding sorts behind every real row and every query.
+    key = all_times.clone()
+    key[:, :n_times].masked_fill_(~batch.present, torch.inf)
+    order = key.argsort(dim=1, stable=True)
+    wide = order.unsqueeze(-1).expand(-1, -1, n_channels)
+    empty = batch.values.new_zeros(n_cases, n_queries, n_channels)
+    values = torch.cat([batch.values, empty], dim=1).gather(1, wide)
+    mask = torch.cat([batch.mask, empty.bool()], dim=1).gather(1, wide)
+    lengths = batch.lengths + n_queries
+    sorted_times = all_times.gather(1, order)
+    last = sorted_times.gather(1, lengths.unsqueeze(1) - 1)
+    inside = torch.arange(n_times + n_queries, device=batch.device) < lengths.unsqueeze(1)
+    sorted_times = torch.where(inside, sorted_times, last)
+    rows = order.argsort(dim=1)[:, n_times:]
+    return SeriesBatch._trusted(values, sorted_times, mask, lengths), rows
