@@ -66,7 +66,7 @@ def check_device(name: str, device: str) -> torch.device:
 
 def check_finite(name: str, tensor: Tensor) -> Tensor:
     """Returns `tensor` if it holds no NaN and no infinity."""
-    if torch.compiler.is_compiling():  # a traced graph has no values to look at
+    if torch.compiler.is_compiling() or tensor.is_meta:  # there are no values to look at
         return tensor
     # One NaN or infinity makes the sum one, and a sum is one small operation instead of six. A sum
     # that is too large for its type says nothing, so look again.

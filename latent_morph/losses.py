@@ -1,19 +1,31 @@
-"""What training minimises: negative log-likelihood, KL divergence and cross-entropy, weighted."""
+"""What training minimises: of a latent ODE, and of roll-outs of learned dynamics.
+
+A loss is any callable `(model, examples, step) -> Loss`; the training loop knows nothing else.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from latent_morph.encoders import Encoding
 from latent_morph.models.decoders import Emission
-from latent_morph.models.dynamics import Rollout
-from latent_morph.models.latent_ode import LatentOutput
-from latent_morph.series import SeriesBatch
+from latent_morph.models.dynamics import (
+    DynamicsModel,
+    Rollout,
+    Starts,
+    first_complete,
+    random_rows,
+    starts_at,
+)
+from latent_morph.models.latent_ode import LatentODE, LatentOutput
+from latent_morph.models.linear_fit import finite_differences
+from latent_morph.series import Examples, SeriesBatch, subsample
 
 
 class Loss(NamedTuple):
@@ -21,6 +33,30 @@ class Loss(NamedTuple):
 
     total: Tensor
     parts: dict[str, Tensor]
+
+
+class Step(NamedTuple):
+    """Where in training a loss is asked for.
+
+    Attributes:
+        progress: From 0 at the start to 1 at the end, for annealing.
+        generator: Source of noise.
+        random: Source of random choices.
+    """
+
+    progress: float
+    generator: torch.Generator | None
+    random: np.random.RandomState
+
+
+class LossFunction(Protocol):
+    """What `latent_morph.training.train` minimises."""
+
+    def __call__(self, model: Any, examples: Examples, step: Step) -> Loss:  # noqa: ANN401
+        """The loss of `model` on a batch of training examples."""
+
+
+# The latent ODE
 
 
 def negative_log_likelihood(emission: Emission, values: Tensor, mask: Tensor) -> Tensor:
@@ -56,40 +92,81 @@ def cross_entropy(logits: Tensor, labels: Tensor, class_weight: Tensor | None) -
 
 
 @dataclass(frozen=True)
-class Objective:
-    """Weights of the parts; each part is a mean over cases.
+class LatentODELoss:
+    """Negative log-likelihood, KL divergence and cross-entropy, each a mean over cases.
 
     The evidence lower bound of a series with n observed values, divided by n, is
     likelihood - KL / n: that is `reconstruction_weight = kl_weight = 1`. A classifier's weights
     are to be read against 1 for `classification_weight`.
+
+    Attributes:
+        reconstruction_weight: Of the negative log-likelihood.
+        kl_weight: Of the divergence per observed value.
+        classification_weight: Of the cross-entropy.
+        kl_warmup: Fraction of training over which the weight of the divergence rises from 0.
+        sample_z0: Draw z0 from its posterior instead of taking the posterior's mean.
+        keep: Fraction of the rows shown to the encoder, drawn anew in every step; None shows all.
+        target_points: Compare with at most so many random rows, where the target is more than the
+            inputs; None compares with all.
+        class_weight: (K,) factors of the classes.
     """
 
     reconstruction_weight: float = 1.0
     kl_weight: float = 1.0
     classification_weight: float = 1.0
+    kl_warmup: float = 0.0
+    sample_z0: bool = True
+    keep: float | None = None
+    target_points: int | None = None
+    class_weight: Tensor | None = None
 
-    def __call__(
+    def __call__(self, model: LatentODE, examples: Examples, step: Step) -> Loss:
+        """The loss of a batch of training examples."""
+        inputs, target = examples.inputs, examples.target
+        if self.keep is not None:
+            target = inputs if target is None else target
+            inputs = subsample(inputs, self.keep, step.random)
+        n_values = count_values(inputs if target is None else target)
+        query_times, query_mask = None, None
+        if target is not None:
+            target = subsample(target, 1.0, step.random, max_rows=self.target_points)
+            query_times, query_mask = target.times, target.present
+        output = model(
+            inputs,
+            query_times,
+            query_mask=query_mask,
+            sample=self.sample_z0,
+            generator=step.generator,
+        )
+        return self.evaluate(
+            output,
+            inputs if target is None else target,
+            examples.labels,
+            kl_factor=min(1.0, step.progress / self.kl_warmup) if self.kl_warmup > 0 else 1.0,
+            weight=examples.weight,
+            n_values=n_values,
+        )
+
+    def evaluate(
         self,
         output: LatentOutput,
         target: SeriesBatch,
         labels: Tensor | None = None,
         *,
-        kl_share: float = 1.0,
-        class_weight: Tensor | None = None,
-        case_weight: Tensor | None = None,
+        kl_factor: float = 1.0,
+        weight: Tensor | None = None,
         n_values: Tensor | None = None,
     ) -> Loss:
-        """The loss of a batch.
+        """The loss of an output.
 
         Args:
-            output: What the model said, at the times of `target`.
-            target: What was there.
+            output: Of the model, at the times of `target`.
+            target: The observations.
             labels: (N,) or (N, T) class codes, -1 for none.
-            kl_share: Annealing: the share of `kl_weight` in force.
-            class_weight: (K,) factors of the classes.
-            case_weight: (N,) factors of the cases, in the parts too; 1 on average keeps the scale
-                of the loss.
-            n_values: (N,) observed values of each series, if `target` is but a sample of them.
+            kl_factor: Annealing: factor of `kl_weight`.
+            weight: (N,) factors of the cases, in the parts too; 1 on average keeps the scale of
+                the loss.
+            n_values: (N,) observed values of each series, if `target` is a sample of them.
         """
         if n_values is None:
             n_values = count_values(target)
@@ -97,72 +174,113 @@ class Objective:
             "nll": negative_log_likelihood(output.emission, target.values, target.mask),
             "kl": kl_from_standard_normal(output.encoding),
         }
-        each = (
+        total = (
             self.reconstruction_weight * parts["nll"]
-            + self.kl_weight * kl_share * parts["kl"] / n_values
+            + self.kl_weight * kl_factor * parts["kl"] / n_values
         )
         if labels is not None:
             if output.logits is None:
-                raise ValueError("labels were given to a model without a head")
-            parts["cross_entropy"] = cross_entropy(output.logits, labels, class_weight)
-            each = each + self.classification_weight * parts["cross_entropy"]
-        if case_weight is not None:
-            each = each * case_weight
-            parts = {name: part * case_weight for name, part in parts.items()}
-        return Loss(each.mean(), {name: part.detach().mean() for name, part in parts.items()})
+                raise ValueError("labels must be None for a model without a head, got labels")
+            parts["cross_entropy"] = cross_entropy(output.logits, labels, self.class_weight)
+            total = total + self.classification_weight * parts["cross_entropy"]
+        if weight is not None:
+            total = total * weight
+            parts = {name: part * weight for name, part in parts.items()}
+        return Loss(total.mean(), {name: part.detach().mean() for name, part in parts.items()})
 
 
+# Learned dynamics
+
+ERRORS: dict[str, Callable[[Tensor], Tensor]] = {"mae": torch.abs, "mse": torch.square}
+
+
+@dataclass(frozen=True)
 class RolloutLoss:
     """The error of roll-outs, an average over values, plus that of the velocities.
 
-    Roll-outs from a trajectory's own start and those from other points of it weigh the same.
+    A trajectory counts several times: rolled out from its start, and from points chosen at random
+    on it. Every point of a trajectory is the start of the rest of it, and a model that appends
+    zeros does not know that by itself; it is what makes new starts work. Roll-outs from the
+    trajectory's own start and those from other points weigh the same.
 
-    Args:
-        loss: "mae" or "mse".
-        velocity_weight: Of the error of the velocities against 1 for that of the states.
+    Attributes:
+        error: "mae" or "mse".
+        velocity_weight: Of the error of the field against the data's finite differences.
+        restarts: Further starts of each trajectory in every step.
+        start_noise: Standard deviation of the noise on starts, in scaled units.
+        start_spread: Standard deviation of shifts of whole roll-outs, in scaled units: the start
+            is moved and so is what follows, by less and less up to nothing at the end.
+        spread_fade: How fast they fade: of the shift, the remaining fraction of the time to this
+            power remains too.
     """
 
-    def __init__(self, loss: str = "mae", *, velocity_weight: float = 0.0) -> None:
-        self.error: Callable[[Tensor], Tensor] = torch.abs if loss == "mae" else torch.square
-        self.velocity_weight = velocity_weight
+    error: str = "mae"
+    velocity_weight: float = 0.0
+    restarts: int = 0
+    start_noise: float = 0.0
+    start_spread: float = 0.0
+    spread_fade: float = 1.0
 
-    def __call__(
-        self, output: Rollout, *_: object, case_weight: Tensor | None = None, **__: object
-    ) -> Loss:
-        """The loss of a batch; nothing but the roll-outs and their weights matters.
+    def __call__(self, model: DynamicsModel, examples: Examples, step: Step) -> Loss:
+        """The loss of a batch of training trajectories."""
+        rollout = model.follow(self.draw_starts(examples.inputs, step.generator))
+        loss = self.evaluate(rollout, len(examples), examples.weight)
+        if not self.velocity_weight:
+            return loss
+        states, velocity, case = finite_differences(examples.inputs)
+        weight = torch.ones_like(velocity)
+        if examples.weight is not None:
+            weight = weight * examples.weight[case].unsqueeze(-1)
+        error = _weighted_mean(weight * ERRORS[self.error](model.field(states) - velocity), weight)
+        return Loss(
+            loss.total + self.velocity_weight * error,
+            loss.parts | {"velocity": error.detach()},
+        )
+
+    def draw_starts(self, batch: SeriesBatch, generator: torch.Generator | None) -> Starts:
+        """The trajectories' own starts, then random ones, with noise and shifts."""
+        row = first_complete(batch)
+        if self.restarts:
+            row = torch.cat([row, random_rows(batch, self.restarts, generator)])
+        starts = starts_at(batch, row)
+        states, target = starts.states, starts.target
+        if self.start_noise:
+            states = states + self.start_noise * _noise_like(states, generator)
+        if self.start_spread:
+            shift = self.start_spread * _noise_like(states, generator)
+            states = states + shift
+            passed = starts.elapsed / starts.elapsed[:, -1:].clamp(min=1e-12)
+            remaining = (1 - passed).clamp(0, 1).pow(self.spread_fade).to(shift)
+            target = torch.addcmul(target, remaining.unsqueeze(-1), shift.unsqueeze(1))
+        return starts._replace(states=states, target=target)
+
+    def evaluate(self, rollout: Rollout, n_own: int, weight: Tensor | None = None) -> Loss:
+        """The loss of roll-outs.
 
         Args:
-            output: The roll-outs.
-            case_weight: (N,) how much each trajectory counts; all alike by default.
+            rollout: The roll-outs; the first `n_own` start where their trajectories do.
+            n_own: How many trajectories there are.
+            weight: (n_own,) how much each trajectory counts; all alike by default.
         """
-        # What is masked is no miss, before it is squared: it may be large.
-        error = self.error((output.states - output.target) * output.mask)
-        share = output.mask
-        if case_weight is not None:
-            factor = case_weight.repeat(len(error) // output.n_own).view(-1, 1, 1)
-            error, share = factor * error, factor * share
-        rest = error.shape[0] - output.n_own
-        if not rest:
-            parts = {"rollout": _mean(error, share)}
-            total = parts["rollout"]
-        else:
-            sizes = (output.n_own, rest)
-            errors, shares = error.split_with_sizes(sizes), share.split_with_sizes(sizes)
-            parts = dict(zip(("rollout", "restarts"), map(_mean, errors, shares), strict=True))
-            total = 0.5 * (parts["rollout"] + parts["restarts"])
-        if output.velocity is not None:
-            found, wanted, case = output.velocity
-            error = self.error(found - wanted)
-            if case_weight is None:
-                parts["velocity"] = error.mean()
-            else:
-                factor = case_weight[case]
-                parts["velocity"] = (factor @ error).mean() / factor.sum()
-            total = total + self.velocity_weight * parts["velocity"]
+        # Masked before it is squared: what is masked may be large.
+        error = ERRORS[self.error]((rollout.states - rollout.target) * rollout.mask)
+        weights = rollout.mask
+        if weight is not None:
+            factor = weight.repeat(len(error) // n_own).view(-1, 1, 1)
+            error, weights = factor * error, factor * weights
+        parts = {"rollout": _weighted_mean(error[:n_own], weights[:n_own])}
+        total = parts["rollout"]
+        if len(error) > n_own:
+            parts["restarts"] = _weighted_mean(error[n_own:], weights[n_own:])
+            total = (total + parts["restarts"]) / 2
         return Loss(total, {name: part.detach() for name, part in parts.items()})
 
 
-def _mean(error: Tensor, share: Tensor) -> Tensor:
-    """Of the errors, each of which counts by its share; zero where none does."""
-    count = share.sum(dtype=error.dtype)
-    return error.sum() / count.clamp(min=torch.finfo(error.dtype).tiny)
+def _weighted_mean(weighted: Tensor, weights: Tensor) -> Tensor:
+    """Of errors that are multiplied by their weights already; zero where all weights are."""
+    total = weights.sum(dtype=weighted.dtype)
+    return weighted.sum() / total.clamp(min=torch.finfo(weighted.dtype).tiny)
+
+
+def _noise_like(states: Tensor, generator: torch.Generator | None) -> Tensor:
+    return torch.randn(states.shape, generator=generator, device=states.device).to(states)

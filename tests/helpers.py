@@ -8,9 +8,16 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from latent_morph.bijections import Anchored, Bijection, Composed, Inverted, make_inn
+from latent_morph.bijections import (
+    FREIA_COUPLINGS,
+    Anchored,
+    Bijection,
+    Composed,
+    Inverted,
+    make_inn,
+)
 from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
-from latent_morph.flows import FLOWS, METHODS, Flow, Recipe
+from latent_morph.flows import FLOWS, METHODS, Flow, FlowRecipe
 
 DIM = 3
 
@@ -72,13 +79,17 @@ ALL_FLOWS = tuple(FLOWS)
 ALL_BIJECTIONS: dict[str, Callable[[int], Bijection]] = {
     "compact": lambda dim: make_inn(dim, seed=0),
     "paper": lambda dim: make_inn(dim, "paper", width=32, seed=0),
+    **{
+        name: lambda dim, name=name: make_inn(dim, name, blocks=3, seed=0)
+        for name in FREIA_COUPLINGS
+    },
     "deep": lambda dim: make_inn(dim, blocks=2, width=8, depth=3, activation="gelu", seed=0),
     "composed": lambda dim: Composed(make_inn(dim, seed=0), make_inn(dim, seed=1)),
     "inverted": lambda dim: Inverted(make_inn(dim, seed=0)),
     "anchored": lambda dim: Anchored(make_inn(dim, seed=0), torch.arange(float(dim))),
 }
 
-ALL_ENCODERS: dict[str, Callable[[int, int, Recipe], Encoder]] = {
+ALL_ENCODERS: dict[str, Callable[[int, int, FlowRecipe], Encoder]] = {
     "gru-ode": lambda n_channels, latent_dim, recipe: GRUODEEncoder(
         n_channels, latent_dim, recipe, hidden_dim=4
     ),

@@ -32,7 +32,7 @@ def with_values(batch, values):
 
 
 def padded(batch, extra):
-    return batch._widen(batch.n_times + extra)
+    return batch._pad_to(batch.n_times + extra)
 
 
 def assert_same(a, b, tolerance=1e-12):
@@ -157,7 +157,7 @@ def test_the_posterior_belongs_to_time_zero(name):
 
 @encoders
 def test_refuses_other_channels(name):
-    with pytest.raises(ValueError, match="batch has 2 channels, wanted 5"):
+    with pytest.raises(ValueError, match="batch must have 5 channels, got 2"):
         build_encoder(name, n_channels=5)(ragged())
 
 
@@ -168,7 +168,7 @@ def test_closed_form_equals_stepping_through_the_rows(name, monkeypatch):
     batch, results = ragged(), []
     for replaced in (False, True):
         if replaced:
-            monkeypatch.setattr("latent_morph.encoders.morph.pushed_modes", reference)
+            monkeypatch.setattr("latent_morph.encoders.morph.linear_recurrence", reference)
         encoder = build_encoder(name)
         encoding = encoder(batch)
         total(encoding, batch.present).backward()

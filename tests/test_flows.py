@@ -96,23 +96,24 @@ def test_rows_that_are_not_wanted_are_zero_and_change_nothing(name, own_times):
     times = torch.rand(*((3, 4) if own_times else (4,)), generator=generator)
     wanted = torch.rand(2, 3, 4, generator=generator) < 0.5
     assert wanted.any() and not wanted.all()
-    found, everything = flow(z, times, wanted=wanted), flow(z, times)
+    found, everything = flow(z, times, query_mask=wanted), flow(z, times)
     close(found[wanted], everything[wanted], 1e-12 if name in CLOSED_FORMS else TOLERANCE[name])
     assert (found[~wanted] == 0).all()
-    assert (flow(z, times, wanted=torch.zeros(4, dtype=torch.bool)) == 0).all()
-    close(flow(z, times, wanted=torch.ones(4, dtype=torch.bool)), everything, 0.0)
+    assert (flow(z, times, query_mask=torch.zeros(4, dtype=torch.bool)) == 0).all()
+    close(flow(z, times, query_mask=torch.ones(4, dtype=torch.bool)), everything, 0.0)
     one = flow(
-        z[0, 0], times[..., :4].reshape(-1)[:4], wanted=torch.arange(4) < 2
+        z[0, 0], times[..., :4].reshape(-1)[:4], query_mask=torch.arange(4) < 2
     )  # no batch axes
     assert one.shape == (4, z.shape[-1]) and (one[2:] == 0).all() and (one[:2] != 0).any()
 
 
 def test_a_mask_of_another_kind_or_shape_is_refused(name):
     flow, z, times = build_flow(name), states(3), torch.rand(4)
-    with pytest.raises(TypeError, match="wanted must be a boolean tensor, got torch.float64"):
-        flow(z, times, wanted=torch.ones(4))
-    with pytest.raises(ValueError, match=r"wanted of shape \(2, 4\) does not fit \(3, 4\)"):
-        flow(z, times, wanted=torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(TypeError, match="query_mask must be a boolean tensor, got torch.float64"):
+        flow(z, times, query_mask=torch.ones(4))
+    words = r"query_mask must .* broadcast to \(3, 4\), .* got shape \(2, 4\)"
+    with pytest.raises(ValueError, match=words):
+        flow(z, times, query_mask=torch.ones(2, 4, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
@@ -204,10 +205,10 @@ NAN, INF = float("nan"), float("inf")
             torch.zeros(3, 2),
             0.0,
             ValueError,
-            r"times of shape \(3, 2\) does not fit .*\(4,\)",
+            r"times must have .* broadcast to \(4,\), .* got shape \(3, 2\)",
         ),
-        (GOOD[0], torch.zeros(4, 2), 0.0, ValueError, r"times of shape \(4, 2\) does not fit"),
-        (GOOD, TIMES, torch.zeros(3), ValueError, r"t0 of shape \(3,\) does not fit"),
+        (GOOD[0], torch.zeros(4, 2), 0.0, ValueError, r"times must .* got shape \(4, 2\)"),
+        (GOOD, TIMES, torch.zeros(3), ValueError, r"t0 must .* got shape \(3,\)"),
         (GOOD, TIMES, NAN, ValueError, "t0 must be finite"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import states, stirred
 
-from latent_morph.flows import LinearFlow, modes
+from latent_morph.flows import LinearFlow
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -41,51 +41,45 @@ def test_stable_stays_stable_whatever_the_parameters(spectrum):
     for seed in range(20):
         flow = stirred(LinearFlow(4, spectrum=spectrum, stable=True), amount=3.0, seed=seed)
         assert (flow.rates < 0).all()
-        assert torch.linalg.eigvals(flow.matrix()).real.max() < 0
+        # Eigenvalues of a rounded matrix are off by as much as Bauer and Fike allow.
+        matrix, vectors = flow.matrix(), flow.basis().matrix
+        rounding = 2.3e-16 * torch.linalg.norm(matrix) * torch.linalg.cond(vectors)
+        assert torch.linalg.eigvals(matrix).real.max() < rounding
 
 
 TIMES = torch.tensor([[0.3, -0.2, 1.1, 0.0], [0.5, 0.5, -1.0, 2.0], [0.1, 0.2, 0.3, 0.4]])
 
 
-@pytest.mark.parametrize("form", ["shared", "own", "pairs"])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("spectrum", ["complex", "real"])
-@pytest.mark.parametrize("dim", [1, 2, 5])
-def test_gradients_by_hand_are_those_of_autograd(monkeypatch, dim, spectrum, form):
-    flow = stirred(LinearFlow(dim, spectrum=spectrum), amount=0.5)
-    times = TIMES.double()
-    series = torch.tensor([2, 0, 2, 1]) if form == "pairs" else None
-    elapsed = times if form == "own" else times[0]
-    start = states(3, dim=dim).mT
-    weights = [w.detach() for w in (flow.rates, flow.frequencies, flow.lower, flow.upper)]
-    inputs = [value.clone().requires_grad_() for value in (start, *weights)]
+def test_linear_flow_gradcheck(spectrum, shared, masked):
+    flow, z = stirred(LinearFlow(3, spectrum=spectrum)), states(2).requires_grad_()
+    times = (TIMES[0] if shared else TIMES[:2]).double()
+    mask = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)) < 0.5
 
-    def follow(start, *weights):
-        return modes.trajectory(*weights, elapsed=elapsed, series=series)(start)
+    names = [name for name, _ in flow.named_parameters()]
+    options = {"query_mask": mask if masked else None}
 
-    assert type(follow(*inputs).grad_fn).__name__ == "_RecordedBackward"
-    torch.autograd.gradcheck(follow, inputs, check_forward_ad=True)
-    torch.autograd.gradgradcheck(follow, inputs)
-    towards = torch.randn_like(follow(*inputs))
-    by_hand = torch.autograd.grad(follow(*inputs), inputs, towards)
-    monkeypatch.setattr("latent_morph.by_hand.wants_plain", lambda: True)
-    plain = torch.autograd.grad(follow(*inputs), inputs, towards)
-    for one, other in zip(by_hand, plain, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-10)
+    def follow(z, *weights):
+        named = dict(zip(names, weights, strict=True))
+        return torch.func.functional_call(flow, named, (z, times), options)
+
+    inputs = (z, *flow.parameters())
+    assert torch.autograd.gradcheck(follow, inputs, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(follow, inputs)
 
 
-def test_starts_made_where_nothing_is_recorded():
-    flow = stirred(LinearFlow(4))
-    with torch.inference_mode():
-        z = states(3, dim=4) + 0
-    path = flow(z, TIMES.double())
-    path.sum().backward()
-    torch.testing.assert_close(path, flow(z.clone(), TIMES.double()))
-    assert all(weight.grad.isfinite().all() for weight in flow.parameters())
+def test_frozen_linear_flow_is_the_same():
+    flow, z = stirred(LinearFlow(5)), states(2, 3, dim=5)
+    before = flow(z, TIMES[0].double())
+    flow.freeze()
+    torch.testing.assert_close(flow(z, TIMES[0].double()), before)
 
 
 def test_modes_round_trip():
     flow, z = stirred(LinearFlow(5)), states(2, 3, dim=5)
-    torch.testing.assert_close(flow.from_modes(flow.to_modes(z)), z)
+    torch.testing.assert_close(flow.basis().from_modes(flow.basis().to_modes(z)), z)
 
 
 def test_long_times_of_a_stable_flow_are_the_equilibrium_not_nan():

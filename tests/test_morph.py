@@ -55,7 +55,7 @@ def test_stable_flows_end_at_their_equilibrium_and_lose_energy(spectrum, goal):
     assert (path[:, -1] - rest).abs().max() < 1e-6
 
     # V(y) = |modes of F^-1(y)|^2 is a Lyapunov function of the base carried through the warp.
-    energy = flow.base.to_modes(flow.warp.inverse(path[:, :60])).square().sum(-1)
+    energy = flow.base.basis().to_modes(flow.warp.inverse(path[:, :60])).square().sum(-1)
     assert (energy.diff(dim=-1) < 0).all()
 
 

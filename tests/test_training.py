@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from latent_morph.descent import OPTIMIZERS
 from latent_morph.encoders import GRUODEEncoder
 from latent_morph.flows import LinearFlow
-from latent_morph.losses import Objective
+from latent_morph.losses import LatentODELoss
 from latent_morph.models import LatentODE
 from latent_morph.models.decoders import Decoder, SeriesHead
-from latent_morph.series import as_series
+from latent_morph.series import Examples, as_series
 from latent_morph.training import (
-    Examples,
+    OPTIMIZERS,
     Settings,
     TrainingError,
     loop,
@@ -31,8 +30,8 @@ QUICK = Settings(
     gradient_clip=1.0,
     batch_size=4,
     max_epochs=4,
-    kl_warmup=0.2,
 )
+LOSS = LatentODELoss(kl_warmup=0.2)
 
 
 def build():
@@ -52,16 +51,14 @@ def weights(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def run(settings=QUICK, *, model=None, score=None, objective=None, learn=None, **options):
+def run(settings=QUICK, *, model=None, score=None, loss=LOSS, learn=None, **options):
     """Trains; returns the model and the history. `score` gets the number of the call."""
     model = build() if model is None else model
     calls = iter(range(1, 1000))
     rate = (lambda model, part: score(next(calls))) if score else (lambda model, part: 0.0)
     learn = examples() if learn is None else learn
     check = learn if score else None
-    return model, train(
-        model, objective or Objective(), learn, check, rate, settings, seed=1, **options
-    )
+    return model, train(model, loss, learn, check, rate, settings, seed=1, **options)
 
 
 def assert_equal_weights(a, b):
@@ -83,13 +80,13 @@ def interrupt_after(n_epochs):
 
 @pytest.mark.parametrize("keep", [None, 0.5])
 def test_one_seed_one_result(keep):
-    settings = replace(QUICK, keep=keep)
-    learn = replace(examples(), labels=None) if keep else examples()  # thinned rows have no labels
-    (one, history), (other, _) = (run(settings, learn=learn) for _ in range(2))
+    loss = replace(LOSS, keep=keep)
+    learn = replace(examples(), labels=None) if keep else examples()  # subsampled rows have none
+    (one, history), (other, _) = (run(loss=loss, learn=learn) for _ in range(2))
     assert_equal_weights(one, other)
     assert [row["epoch"] for row in history.rows] == [1, 2, 3, 4]
     model = build()
-    train(model, Objective(), learn, None, lambda m, e: 0.0, settings, seed=2)
+    train(model, loss, learn, None, lambda m, e: 0.0, QUICK, seed=2)
     assert any(
         not torch.equal(p, q) for p, q in zip(model.parameters(), one.parameters(), strict=True)
     )
@@ -101,7 +98,7 @@ def test_the_loss_falls():
 
 
 def test_every_case_is_visited_once_an_epoch():
-    batches = loop._batches(examples(11), 4, np.random.RandomState(0))
+    batches = loop._make_batches(examples(11), 4, np.random.RandomState(0))
     assert sorted(np.concatenate(batches)) == list(range(11))
     assert max(map(len, batches)) == 4
 
@@ -111,14 +108,14 @@ def test_every_case_is_visited_once_an_epoch():
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_interrupted_run_ends_as_if_nothing_had_happened(tmp_path, optimizer):
-    settings = replace(QUICK, optimizer=optimizer, keep=0.6, checkpoint=tmp_path / "run.pt")
+    settings = replace(QUICK, optimizer=optimizer, checkpoint=tmp_path / "run.pt")
     scores = [0.1, 0.5, 0.2, 0.4]
-    learn = replace(examples(), labels=None)
-    whole, history = run(settings, learn=learn, score=lambda n: scores[n - 1])
+    given = {"learn": replace(examples(), labels=None), "loss": replace(LOSS, keep=0.6)}
+    whole, history = run(settings, **given, score=lambda n: scores[n - 1])
     settings.checkpoint.unlink()
     with pytest.raises(KeyboardInterrupt):
-        run(settings, learn=learn, score=lambda n: scores[n - 1], callbacks=[interrupt_after(2)])
-    resumed, rest = run(replace(settings, resume=True), learn=learn, score=lambda n: scores[n + 1])
+        run(settings, **given, score=lambda n: scores[n - 1], callbacks=[interrupt_after(2)])
+    resumed, rest = run(replace(settings, resume=True), **given, score=lambda n: scores[n + 1])
     assert_equal_weights(whole, resumed)
     assert [row["epoch"] for row in rest.rows] == [1, 2, 3, 4]
     assert rest.best_epoch == history.best_epoch == 2
@@ -307,11 +304,11 @@ def test_a_budget_ends_training_and_its_schedule(monkeypatch):
 # Numbers that are none
 
 
-class Spoiling(Objective):
-    """An objective whose loss, or gradient, is no number from one call on."""
+class Spoiling(LatentODELoss):
+    """A loss that is no number, or has such a gradient, from one call on."""
 
     def __init__(self, call, how):
-        super().__init__()
+        super().__init__(kl_warmup=LOSS.kl_warmup)
         object.__setattr__(self, "calls", iter(range(1, 1000)))
         object.__setattr__(self, "rule", (call, how))
 
@@ -334,7 +331,7 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_weights(tmp_path, how
         run(
             settings,
             model=model,
-            objective=Spoiling(5, how),
+            loss=Spoiling(5, how),
             callbacks=[lambda *_: kept.append(weights(model))],
         )
     assert len(kept) == 1
@@ -350,7 +347,7 @@ def test_failing_in_the_first_epoch_leaves_the_weights_as_they_came():
     model = build()
     before = weights(model)
     with pytest.raises(TrainingError, match="epoch 1, batch 3 of 3"):
-        run(model=model, objective=Spoiling(3, "loss"))
+        run(model=model, loss=Spoiling(3, "loss"))
     assert_equal_weights(model, before)
 
 
@@ -391,12 +388,12 @@ def test_gradients_are_clipped_to_the_norm_asked_for(monkeypatch, clip):
 def test_the_divergence_is_warmed_up(warmup, shares):
     seen = []
 
-    class Watched(Objective):
-        def __call__(self, *args, kl_share, **kwargs):
-            seen.append(kl_share)
-            return super().__call__(*args, kl_share=kl_share, **kwargs)
+    class Watched(LatentODELoss):
+        def evaluate(self, *args, kl_factor, **kwargs):
+            seen.append(kl_factor)
+            return super().evaluate(*args, kl_factor=kl_factor, **kwargs)
 
-    run(replace(QUICK, kl_warmup=warmup, batch_size=10), objective=Watched())
+    run(replace(QUICK, batch_size=10), loss=Watched(kl_warmup=warmup))
     assert seen == pytest.approx(shares)
 
 

@@ -1,14 +1,13 @@
 """The abstract bijection, its laws, and the ways to build one from another."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from latent_morph.by_hand import ByHand, Kept, wants_plain
 from latent_morph.checks import check_count, check_finite, check_state
 
 
@@ -20,6 +19,8 @@ class Bijection(nn.Module, abc.ABC):
         pointwise rows do not see each other: any batch axes, same answer
 
     There is no log-determinant: trajectories never need one.
+
+    To add a bijection, write `_forward` and `_inverse`; they are called with checked arguments.
     """
 
     def __init__(self, dim: int) -> None:
@@ -36,29 +37,13 @@ class Bijection(nn.Module, abc.ABC):
         """Maps `y` (..., dim) back to the (..., dim) it came from."""
         return self._inverse(check_state("y", y, self.dim))
 
-    def on_columns(self, x: Tensor) -> Tensor:
-        """`forward` with the coordinates as first axis: (dim, ...) to (dim, ...)."""
-        return self._forward(x.movedim(0, -1)).movedim(-1, 0)
+    def inverse_and_forward(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The inverse of `y` (..., dim), and the forward map for points computed from it.
 
-    def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The inverse of `y` (N, dim), and `on_columns`, sharing what depends on no point.
-
-        That function is good as long as the weights stay as they are.
+        The two may share work that depends on the weights alone, so the map is valid only as
+        long as the weights do not change.
         """
-        return self.inverse(y), self.on_columns
-
-    def conjugated(self, y: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `inner` does before the bijection, as seen behind it: there, through it, and back.
-
-        Args:
-            y: (dim, N) points as columns.
-            inner: Points as columns (dim, N) to others (dim, M).
-
-        Returns:
-            (dim, M).
-        """
-        x, on_columns = self.both_ways(y.mT)
-        return on_columns(inner(x.mT))
+        return self.inverse(y), self
 
     @abc.abstractmethod
     def _forward(self, x: Tensor) -> Tensor: ...
@@ -73,7 +58,7 @@ class Composed(Bijection):
 
     def __init__(self, *parts: Bijection) -> None:
         if not parts:
-            raise ValueError("Composed needs at least one bijection, got none")
+            raise ValueError("parts must be at least one bijection, got none")
         dims = [part.dim for part in parts]
         if len(set(dims)) > 1:
             raise ValueError(f"parts must agree in dim, got {dims}")
@@ -83,12 +68,6 @@ class Composed(Bijection):
     def _forward(self, x: Tensor) -> Tensor:
         for part in self.parts:
             x = part(x)
-        return x
-
-    def on_columns(self, x: Tensor) -> Tensor:
-        """See `Bijection.on_columns`."""
-        for part in self.parts:
-            x = part.on_columns(x)  # type: ignore[operator]  # ModuleList forgets its element type
         return x
 
     def _inverse(self, y: Tensor) -> Tensor:
@@ -101,96 +80,57 @@ class Composed(Bijection):
 class Inverted(Bijection):
     """A bijection run the other way."""
 
-    def __init__(self, inner: Bijection) -> None:
-        super().__init__(inner.dim)
-        self.inner = inner
+    def __init__(self, bijection: Bijection) -> None:
+        super().__init__(bijection.dim)
+        self.bijection = bijection
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self.inner.inverse(x)
+        return self.bijection.inverse(x)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self.inner(y)
+        return self.bijection(y)
 
 
 @final
 class Anchored(Bijection):
-    """A bijection entered where it leads to `goal`: the origin goes there, whatever it learns.
+    """A bijection shifted so that the origin is mapped to `goal`, whatever it learns.
 
-    That is x -> entered(x + c) with c = entered^-1(goal). To move the image instead would do as
-    well, but then the origin would need a pass of its own before anything else can be mapped; c is
-    one more point of passes that are made anyway. Where the bijection leads far away, c is far
-    from the origin, and so many digits of x + c are lost. The goal is met to the last digit where
-    no gradients are recorded, and to rounding where they are.
+    That is x -> f(x + c) with c = f^-1(goal). Shifting the image instead, f(x) - f(0) + goal,
+    would do as well, but c is one more point of an inverse pass that is made anyway. Rounding
+    makes f(c) differ from the goal in the last digits; the difference is taken off every image.
     """
 
     goal: Tensor
 
-    def __init__(self, entered: Bijection, goal: Tensor) -> None:
-        super().__init__(entered.dim)
-        check_finite("goal", check_state("goal", goal, entered.dim))
+    def __init__(self, bijection: Bijection, goal: Tensor) -> None:
+        super().__init__(bijection.dim)
+        check_finite("goal", check_state("goal", goal, bijection.dim))
         if goal.ndim != 1:
             raise ValueError(
-                f"goal must be one point ({entered.dim},), got shape {tuple(goal.shape)}"
+                f"goal must be one point ({bijection.dim},), got shape {tuple(goal.shape)}"
             )
-        self.entered = entered
+        self.bijection = bijection
         self.register_buffer("goal", goal.detach().clone())
 
-    def both_ways(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """See `Bijection.both_ways`."""
-        x, on_columns = self.entered.both_ways(torch.cat([y, self.goal.unsqueeze(0)]))
-        others, center = x.split_with_sizes((y.shape[0], 1))
-        return others - center, partial(self._around, center.mT, on_columns)
-
-    def conjugated(self, y: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
-        """See `Bijection.conjugated`."""
-        # What is asked first is asked for compilers: they do not follow functions by hand.
-        if wants_plain() or not torch.is_grad_enabled() or not isinstance(inner, ByHand):
-            return super().conjugated(y, inner)
-        return self.entered.conjugated(
-            torch.cat([y, self.goal.unsqueeze(1)], dim=1), _around_last(inner)
-        )
-
-    def on_columns(self, x: Tensor) -> Tensor:
-        """See `Bijection.on_columns`."""
-        center, on_columns = self.entered.both_ways(self.goal.unsqueeze(0))
-        return self._around(center.mT, on_columns, x)
-
-    def _around(self, center: Tensor, on_columns: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """`on_columns`, given the column that leads to the goal, and the entered map's own."""
-        columns = x.reshape(self.dim, -1) + center
-        if torch.is_grad_enabled():  # to learn, nobody needs the last digit
-            return on_columns(columns).view(x.shape)
-        image = on_columns(torch.cat([columns, center], dim=1))
-        image, end = image.split_with_sizes((columns.shape[1], 1), dim=1)
-        # The last column is the goal but for rounding, which is taken off all of them.
-        return (image + (self.goal.unsqueeze(1) - end)).view(x.shape)
+    def inverse_and_forward(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """See `Bijection.inverse_and_forward`: the center is computed once for both."""
+        points = torch.cat([y.reshape(-1, self.dim), self.goal.unsqueeze(0)])
+        x, forward = self.bijection.inverse_and_forward(points)
+        center = x[-1]
+        return (x[:-1] - center).view(y.shape), partial(self._shift_and_map, forward, center)
 
     def _forward(self, x: Tensor) -> Tensor:
-        return self.on_columns(x.movedim(-1, 0)).movedim(0, -1)
+        return self._shift_and_map(self.bijection, self.bijection.inverse(self.goal), x)
 
     def _inverse(self, y: Tensor) -> Tensor:
-        return self.both_ways(y.reshape(-1, self.dim))[0].view(y.shape)
+        return self.inverse_and_forward(y)[0]
 
-
-def _around_last(inner: ByHand) -> ByHand:
-    """`inner` on all columns but the last, with that one as the origin."""
-
-    def run(x: Tensor, kept: Kept | None) -> Tensor:
-        others, center = _apart(x)
-        return inner.run(others - center, kept) + center
-
-    def gradients(g: Tensor, kept: Kept) -> list[Tensor]:
-        g_others, *g_weights = inner.gradients(g, kept)
-        g_center = g.sum(1, keepdim=True) - g_others.sum(1, keepdim=True)
-        return [torch.cat([g_others, g_center], dim=1), *g_weights]
-
-    def plain(x: Tensor, *weights: Tensor) -> Tensor:
-        others, center = _apart(x)
-        return inner.plain(others - center, *weights) + center
-
-    return ByHand(run, gradients, plain, inner.weights)
-
-
-def _apart(x: Tensor) -> Sequence[Tensor]:
-    """All columns but the last, and the last."""
-    return x.split_with_sizes((x.shape[1] - 1, 1), dim=1)
+    def _shift_and_map(
+        self, forward: Callable[[Tensor], Tensor], center: Tensor, x: Tensor
+    ) -> Tensor:
+        # As columns, which our own coupling works on; the last one is the center itself.
+        columns = x.movedim(-1, 0).reshape(self.dim, -1)
+        columns = torch.cat([columns, columns.new_zeros(self.dim, 1)], dim=1)
+        image = forward(columns.mT + center)
+        rounding = (self.goal - image[-1]).detach()
+        return (image[:-1] + rounding).view(x.shape)

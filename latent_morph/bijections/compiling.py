@@ -1,16 +1,17 @@
-"""Compiling the invertible networks of a model, where a compiler is present."""
+"""Compiling the coupling networks of a model, where a compiler is present."""
 
+import copy
 import logging
 
 import torch
 from torch import nn
 
-from latent_morph.bijections import CouplingINN
+from latent_morph.bijections.coupling import CouplingINN
 
 logger = logging.getLogger("latent_morph")
 
 
-def compile_warps(model: nn.Module) -> bool:
+def compile_bijections(model: nn.Module) -> bool:
     """Has torch compile the coupling networks of `model`: faster, and no different.
 
     Where that fails, for want of a compiler or of support for the device, the model stays as it
@@ -19,17 +20,17 @@ def compile_warps(model: nn.Module) -> bool:
     Returns:
         Whether all of them were compiled.
     """
-    warps = [part for part in model.modules() if isinstance(part, CouplingINN)]
+    networks = [part for part in model.modules() if isinstance(part, CouplingINN)]
     try:
-        for warp in warps:
-            warp.compile(dynamic=True)
-            reference = next(warp.parameters())
+        for network in networks:
+            trial = copy.deepcopy(network)  # so that a failure leaves no trace
+            trial.compile(dynamic=True)
             with torch.no_grad():  # torch compiles at the first call
-                warp(reference.new_zeros(3, warp.dim))
+                trial(next(trial.parameters()).new_zeros(3, trial.dim))
     except Exception as problem:  # a compiler can fail in any way, and none of them matters
-        for warp in warps:
-            warp._compiled_call_impl = None
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else repr(problem)
         logger.info("not compiled, going on without: %s", reason)
         return False
+    for network in networks:
+        network.compile(dynamic=True)
     return True

@@ -1,4 +1,4 @@
-"""The abstract encoder: irregular series in, a belief about their latent start out."""
+"""The abstract encoder: irregular series in, a posterior over their latent start out."""
 
 import abc
 from typing import NamedTuple, final
@@ -30,6 +30,8 @@ class Encoder(nn.Module, abc.ABC):
         mask     what sits where `mask` is False changes nothing
         padding  appending rows beyond a series' length changes nothing
         query    inserting an unobserved row changes no other row (to the flow's tolerance)
+
+    To add an encoder, write `_encode`, and `latent_morph.encoders.register` a recipe for it.
     """
 
     def __init__(self, n_channels: int, latent_dim: int, state_dim: int) -> None:
@@ -42,8 +44,9 @@ class Encoder(nn.Module, abc.ABC):
     def forward(self, batch: SeriesBatch) -> Encoding:
         """Encodes a batch whose times are scaled so that z0 belongs to time 0."""
         if batch.n_channels != self.n_channels:
-            raise ValueError(f"batch has {batch.n_channels} channels, wanted {self.n_channels}")
-        return self._encode(batch)
+            raise ValueError(f"batch must have {self.n_channels} channels, got {batch.n_channels}")
+        return self._encode(batch.values, batch.times, batch.mask)
 
     @abc.abstractmethod
-    def _encode(self, batch: SeriesBatch) -> Encoding: ...
+    def _encode(self, values: Tensor, times: Tensor, mask: Tensor) -> Encoding:
+        """`forward` on a checked batch: (N, T, C), (N, T) never falling in a row, (N, T, C)."""

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from latent_morph.encoders.base import Encoder, Encoding
-from latent_morph.flows import Flow, Recipe
+from latent_morph.flows import Flow, FlowRecipe
 from latent_morph.nn import mlp
-from latent_morph.series import SeriesBatch
 
 
 @final
@@ -33,7 +32,7 @@ class GRUODEEncoder(Encoder):
         self,
         n_channels: int,
         latent_dim: int,
-        recipe: Recipe,
+        recipe: FlowRecipe,
         *,
         hidden_dim: int = 64,
         bidirectional: bool = True,
@@ -47,24 +46,26 @@ class GRUODEEncoder(Encoder):
         )
         self.posterior = mlp(self.state_dim, 2 * latent_dim, width=hidden_dim)
 
-    def _encode(self, batch: SeriesBatch) -> Encoding:
+    def _encode(self, values: Tensor, times: Tensor, mask: Tensor) -> Encoding:
         # Time-major, so that each step of a sweep reads contiguous memory.
-        seen = batch.mask.to(batch.values.dtype)
-        rows = torch.cat([batch.values * seen, seen], dim=-1).transpose(0, 1)
-        observed = batch.observed.to(rows.dtype).t().unsqueeze(-1)
-        gaps = batch.times.diff(dim=1).to(rows).t()
+        seen = mask.to(values.dtype)
+        rows = torch.cat([values * seen, seen], dim=-1).transpose(0, 1)
+        is_observed = mask.any(-1)
+        observed = is_observed.to(rows.dtype).t().unsqueeze(-1)
+        gaps = times.diff(dim=1).to(rows).t()
 
-        # Backwards, row k is reached from row k + 1; what is left at the end is the way to time 0.
-        nothing = observed.new_zeros(1, len(batch))
+        # Backward, row k is reached from row k + 1; after the first row time runs on to 0.
+        nothing = observed.new_zeros(1, len(values))
         ends, states = [], []
-        back, path = self.backward_sweep(
+        last, path = self.backward_sweep(
             rows.flip(0), observed.flip(0), torch.cat([nothing, gaps.flip(0)])
         )
-        ends.append(self.backward_sweep.drift(back, _first_observed(batch).abs().to(rows)))
+        lead = _first_observed(times, is_observed).abs().to(rows)
+        ends.append(self.backward_sweep.drift(last, lead))
         states.append(path.flip(0))
         if self.forward_sweep is not None:
-            ahead, path = self.forward_sweep(rows, observed, torch.cat([nothing, gaps]))
-            ends.append(ahead)
+            last, path = self.forward_sweep(rows, observed, torch.cat([nothing, gaps]))
+            ends.append(last)
             states.append(path)
         mean, spread = self.posterior(torch.cat(ends, dim=-1)).chunk(2, dim=-1)
         return Encoding(mean, F.softplus(spread) + 1e-4, torch.cat(states, dim=-1).transpose(0, 1))
@@ -112,14 +113,14 @@ class _Sweep(nn.Module):
         return self.flow(state, gap.unsqueeze(-1)).squeeze(-2)
 
     def _change(self, gates: Tensor, fresh: Tensor, state: Tensor) -> Tensor:
-        """What a GRU adds to the state, given its inputs' share of the gates (N, 2H), (N, H)."""
+        """What a GRU adds to the state, given what its input adds to the gates (N, 2H), (N, H)."""
         n = self.hidden_dim
         from_gates, from_fresh = self.from_state(state).split([2 * n, n], dim=-1)
         reset, update = torch.sigmoid(gates + from_gates).split(n, dim=-1)
         return update * (torch.tanh(torch.addcmul(fresh, reset, from_fresh)) - state)
 
 
-def _first_observed(batch: SeriesBatch) -> Tensor:
+def _first_observed(times: Tensor, observed: Tensor) -> Tensor:
     """(N,) the time of the first observation of each series, 0 for a series without any."""
-    first = batch.times.gather(1, batch.observed.int().argmax(1, keepdim=True)).squeeze(1)
-    return first * batch.observed.any(1)
+    first = times.gather(1, observed.int().argmax(1, keepdim=True)).squeeze(1)
+    return first * observed.any(1)

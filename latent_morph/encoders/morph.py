@@ -1,7 +1,7 @@
 """MorphEncoder: the encoder in closed form, linear flow with jumps, seen through a bijection."""
 
 import math
-from typing import NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,8 @@ from torch.nn import functional as F
 from latent_morph.bijections import make_inn
 from latent_morph.checks import check_count
 from latent_morph.encoders.base import Encoder, Encoding
-from latent_morph.encoders.recurrence import pushed_modes, turns
+from latent_morph.encoders.recurrence import damped_rotation, linear_recurrence
 from latent_morph.nn import dropout, mlp
-from latent_morph.series import SeriesBatch
 
 
 @final
@@ -21,9 +20,9 @@ class MorphEncoder(Encoder):
 
     Between rows a layer's modes decay and rotate, z' = (a + ib) z with a < 0, which is solved
     exactly for any gap; an observation adds to them. Such a recurrence needs no solver and no
-    gates, so that all of time costs a few operations a row. Both directions of time run together;
-    between layers stands a gated nonlinearity, and the last states are seen through a bijection,
-    as the trajectories of a `MorphFlow` are.
+    gates, so that all of time costs a few operations per row. Both directions of time run
+    together; between layers is a gated nonlinearity, and the last states are seen through a
+    bijection, as the trajectories of a `MorphFlow` are.
 
     Args:
         n_channels: C.
@@ -31,7 +30,7 @@ class MorphEncoder(Encoder):
         hidden_dim: Size of the states.
         layers: How many.
         modes: Of a layer, in each direction of time.
-        dropout: Share of each layer's update that is left out in training.
+        dropout: Fraction of each layer's update that is left out in training.
         pool: Observations that are taken in together. For long series: the recurrence has that
             many times fewer steps, and rows share the state of their group.
         warp_blocks: Coupling blocks of the bijection; 0 for none.
@@ -63,26 +62,31 @@ class MorphEncoder(Encoder):
         n_known = hidden_dim + 4 * modes
         self.posterior = mlp(n_known, 2 * latent_dim, width=hidden_dim)
 
-    def _encode(self, batch: SeriesBatch) -> Encoding:
-        tokens = _each_row(batch) if self.pool == 1 else _pooled(batch, self.pool)
-        observed = tokens.observed.to(batch.values.dtype).t().unsqueeze(-1)  # (K, N, 1)
-        gaps = F.pad(tokens.times.diff(dim=1), (1, 0)).to(observed).t().contiguous()  # (K, N)
+    def _encode(self, values: Tensor, times: Tensor, mask: Tensor) -> Encoding:
+        if self.pool == 1:
+            tokens = _tokens_of_rows(values, times, mask)
+        else:
+            tokens = _pooled_tokens(values, times, mask, self.pool)
+        observed = tokens.observed.to(values.dtype).t().unsqueeze(-1)  # (K, N, 1)
+        gaps = _gaps(tokens.times).to(values.dtype).t().contiguous()  # (K, N)
         rows = self.embed(tokens.features.transpose(0, 1).contiguous())
         for layer in self.layers:
             rows, modes = layer(rows, observed, gaps)
         rows = self.warp(rows)
 
         # Only rows where something was observed speak of z0: a queried row must not move it.
-        first, last = _span(tokens.observed)
-        lead = tokens.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(observed)
-        start = self.layers[-1].carried(_row(modes, first)[:, 1], lead)  # type: ignore[operator]
-        ending = _row(modes, last)[:, 0].flatten(1)
+        first, last = _first_and_last(tokens.observed)
+        lead = tokens.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(values.dtype)
+        start = self.layers[-1].carry(_select_row(modes, first)[:, 1], lead)  # type: ignore[operator]
+        end = _select_row(modes, last)[:, 0].flatten(1)
         mean_row = (rows * observed).sum(0) / observed.sum(0).clamp(min=1)
-        known = torch.cat([mean_row, torch.cat([start, ending], 1) * observed.amax(0)], dim=-1)
+        known = torch.cat([mean_row, torch.cat([start, end], 1) * observed.amax(0)], dim=-1)
         mean, spread = self.posterior(known).chunk(2, dim=-1)
         states = rows.transpose(0, 1)
         if tokens.of_row is not None:
-            states = states.take_along_dim(tokens.of_row.unsqueeze(-1), dim=1)
+            # `take_along_dim` would fix the sizes of an exported program.
+            token = tokens.of_row.unsqueeze(-1).expand(-1, -1, states.shape[-1])
+            states = states.gather(1, token)
         return Encoding(mean, F.softplus(spread) + 1e-4, states)
 
 
@@ -102,36 +106,43 @@ class _Tokens(NamedTuple):
     of_row: Tensor | None
 
 
-def _each_row(batch: SeriesBatch) -> _Tokens:
-    seen = batch.mask.to(batch.values.dtype)
-    since = _since_last_observation(batch).to(seen).unsqueeze(-1)
-    features = torch.cat([batch.values * seen, seen, since], dim=-1)
-    return _Tokens(features, batch.observed, batch.times, None)
+def _tokens_of_rows(values: Tensor, times: Tensor, mask: Tensor) -> _Tokens:
+    observed = mask.any(-1)
+    seen = mask.to(values.dtype)
+    stale = _time_since_observed(times, observed).to(seen).unsqueeze(-1)
+    return _Tokens(torch.cat([values * seen, seen, stale], dim=-1), observed, times, None)
 
 
-def _pooled(batch: SeriesBatch, pool: int) -> _Tokens:
+def _pooled_tokens(values: Tensor, times: Tensor, mask: Tensor, pool: int) -> _Tokens:
     """Groups of `pool` observed rows: their values, masks, and gaps before each."""
-    counts = batch.observed.sum(1, keepdim=True)
-    n_tokens = max(1, -(-int(counts.max()) // pool))
-    # Observed rows first and in order; one more row, of nothing, fills the last group.
-    order = batch.observed.int().argsort(dim=1, descending=True, stable=True)
-    place = torch.arange(n_tokens * pool, device=counts.device)
-    rows = order.gather(1, place.clamp(max=batch.n_times - 1).expand(len(batch), -1))
-    there = place < counts
-    each = rows.unsqueeze(-1)
-    seen = (batch.mask.take_along_dim(each, dim=1) & there.unsqueeze(-1)).to(batch.values.dtype)
-    values = batch.values.take_along_dim(each, dim=1) * seen
+    features, observed, _, _ = _tokens_of_rows(values, times, mask)
+    n_cases, n_times = observed.shape
+    # Never one token, which an exported program would have to tell from several; the last is a
+    # place for rows where nothing was observed.
+    n_tokens = n_times // pool + 2
+    count = observed.sum(1, keepdim=True)
+    place = (observed.cumsum(1) - 1).clamp(min=0)
+    case = torch.arange(n_cases, device=place.device).unsqueeze(1).expand(-1, n_times)
+    index = case, torch.where(observed, place // pool, n_tokens - 1), place % pool
+    grouped = features.new_zeros(n_cases, n_tokens, pool, features.shape[-1])
+    grouped = grouped.index_put(index, features)
+    ends = times.new_zeros(n_cases, n_tokens, pool).index_put(index, times)[..., -1]
     # Beyond the last observation time stands still.
-    times = torch.where(there, batch.times.gather(1, rows), -torch.inf).cummax(1).values
-    times = torch.where(times.isfinite(), times, 0.0)
-    gaps = F.pad(times.diff(dim=1), (1, 0)).to(seen).unsqueeze(-1)
-    features = torch.cat([values, seen, gaps], dim=-1).unflatten(1, (n_tokens, pool)).flatten(2)
-    of_row = (batch.observed.cumsum(1) - 1).clamp(min=0) // pool
-    return _Tokens(features, there[:, ::pool], times[:, pool - 1 :: pool], of_row)
+    last = torch.where(observed, times, -torch.inf).amax(1, keepdim=True)
+    last = torch.where(count > 0, last, 0.0)
+    token = torch.arange(n_tokens, device=place.device)
+    return _Tokens(
+        features=grouped.flatten(2),
+        observed=token * pool < count,
+        times=torch.where((token + 1) * pool <= count, ends, last),
+        of_row=place // pool,
+    )
 
 
 class _Layer(nn.Module):
     """Modes in both directions of time, driven by the rows, then a gated residual update."""
+
+    no_weight_decay: ClassVar[tuple[str, ...]] = ("log_rates", "frequencies")
 
     def __init__(self, hidden_dim: int, n_modes: int, dropout: float) -> None:
         super().__init__()
@@ -149,32 +160,42 @@ class _Layer(nn.Module):
     def forward(self, rows: Tensor, observed: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
         """(K, N, H), (K, N, 1), (K, N) to rows, and the modes (K, N, 2, P, 2)."""
         normed = self.norm(rows)
-        pushes = (self.drive(normed) * observed).unflatten(-1, (2, self.n_modes, 2))
-        modes = pushed_modes(self.log_rates.exp(), self.frequencies, gaps, pushes)
+        inputs = (self.drive(normed) * observed).unflatten(-1, (2, self.n_modes, 2))
+        modes = linear_recurrence(self.log_rates.exp(), self.frequencies, gaps, inputs)
         update = self.read(modes.flatten(2)) * F.silu(self.gate(normed))
         return rows + dropout(update, self.dropout, training=self.training), modes
 
-    def carried(self, modes: Tensor, lead: Tensor) -> Tensor:
-        """Modes (N, P, 2) that run backwards, flowed on for `lead` (N,), to time 0: (N, 2 P)."""
-        cos, sin = turns(self.log_rates[1].exp(), self.frequencies[1], lead)
+    def carry(self, modes: Tensor, lead: Tensor) -> Tensor:
+        """Modes (N, P, 2) that run backward, carried on for `lead` (N,), to time 0: (N, 2 P)."""
+        cos, sin = damped_rotation(self.log_rates[1].exp(), self.frequencies[1], lead)
         re, im = modes.unbind(-1)
         return torch.cat([cos * re - sin * im, sin * re + cos * im], dim=-1)
 
 
-def _since_last_observation(batch: SeriesBatch) -> Tensor:
+# In these no axis has a size of T - 1, which an exported program would have to tell from 1.
+
+
+def _gaps(times: Tensor) -> Tensor:
+    """(N, T) the time since the row before, 0 for the first."""
+    return times - torch.cat([times[:, :1], times], dim=1)[:, : times.shape[1]]
+
+
+def _time_since_observed(times: Tensor, observed: Tensor) -> Tensor:
     """(N, T) time since an earlier row was observed, 0 before the first: how stale the past is."""
-    seen_at = torch.where(batch.observed, batch.times, -torch.inf).cummax(1).values
-    before = F.pad(seen_at[:, :-1], (1, 0), value=-torch.inf)
-    return torch.where(before.isfinite(), batch.times - before, 0.0)
+    n_earlier = observed.cumsum(1) - observed.long()
+    # The times of observations, in their order, from place 1 on; place 0 stands for none.
+    place = torch.where(observed, n_earlier + 1, 0)
+    times_of = torch.zeros_like(torch.cat([times[:, :1], times], dim=1)).scatter(1, place, times)
+    return torch.where(n_earlier > 0, times - times_of.gather(1, n_earlier), 0.0)
 
 
-def _span(observed: Tensor) -> tuple[Tensor, Tensor]:
+def _first_and_last(observed: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) twice: the first and the last observed token (N, K), 0 where there is none."""
-    first = observed.int().argmax(1)
-    last = observed.shape[1] - 1 - observed.flip(1).int().argmax(1)
-    return first, last
+    position = torch.arange(observed.shape[1], device=observed.device)
+    return observed.int().argmax(1), torch.where(observed, position, 0).amax(1)
 
 
-def _row(states: Tensor, index: Tensor) -> Tensor:
-    """(T, N, ...) at one row for each series: (N, ...)."""
-    return states[index, torch.arange(states.shape[1], device=states.device)]
+def _select_row(modes: Tensor, index: Tensor) -> Tensor:
+    """(K, N, 2, P, 2) at one row for each series: (N, 2, P, 2)."""
+    where = index.view(1, -1, 1, 1, 1).expand(1, -1, *modes.shape[2:])
+    return modes.gather(0, where).squeeze(0)

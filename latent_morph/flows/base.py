@@ -19,7 +19,7 @@ class Flow(nn.Module, abc.ABC):
         compose  flow(flow(z, s), t) is flow(z, s + t)
         order    permuting the times permutes the rows; a repeated time repeats its row
         tangent  d/dt flow(z, t) is field(flow(z, t))
-        wanted   rows that are not wanted are zero, and change no other row
+        mask     rows that are not queried are zero, and change no other row
 
     Closed forms keep them to rounding, solvers to their tolerance. Times are data: no gradient
     flows into them. Any leading axes are batch axes.
@@ -38,19 +38,19 @@ class Flow(nn.Module, abc.ABC):
         times: Tensor,
         *,
         t0: float | Tensor = 0.0,
-        wanted: Tensor | None = None,
+        query_mask: Tensor | None = None,
     ) -> Tensor:
         """Follows the flow from `z0` at time `t0` to each of `times`.
 
         Args:
             z0: (..., D) states at `t0`.
-            times: (T,) shared by all series, or (..., T) with one row a series, where the leading
-                axes broadcast against those of `z0`. In any order, repeated, on both sides of
-                `t0`, or none at all.
-            t0: One number, or (...) with one a series.
-            wanted: Which of the (..., T) rows to compute, a boolean of the shape of `times` or one
-                that broadcasts to (..., T). By default all; the others come back as zeros. Series
-                padded to a common length cost no more than their own rows.
+            times: (T,) shared by all series, or (..., T) with one row per series, where the
+                leading axes broadcast against those of `z0`. In any order, repeated, on both
+                sides of `t0`, or none at all.
+            t0: One number, or (...) with one per series.
+            query_mask: Which of the (..., T) rows to compute, a boolean of the shape of `times`
+                or one that broadcasts to (..., T). By default all; the others come back as zeros.
+                Series padded to a common length then cost no more than their own rows.
 
         Returns:
             (..., T, D): row k is the state at `times[..., k]`.
@@ -60,10 +60,12 @@ class Flow(nn.Module, abc.ABC):
         shape = (*z0.shape[:-1], elapsed.shape[-1], self.latent_dim)
         if 0 in shape:
             return z0.new_zeros(shape)
-        if wanted is None:
+        if query_mask is None:
             return self._trajectory(z0, elapsed)
-        rows = _wanted_rows(wanted, torch.Size(shape[:-1]))
-        return self._trajectory(z0, elapsed) if rows.all() else self._part(z0, elapsed, rows)
+        rows = _check_query_mask(query_mask, torch.Size(shape[:-1]))
+        if rows.all():
+            return self._trajectory(z0, elapsed)
+        return self._masked_trajectory(z0, elapsed, rows)
 
     @final
     def field(self, z: Tensor) -> Tensor:
@@ -81,11 +83,11 @@ class Flow(nn.Module, abc.ABC):
         """
         return lambda k, z: self(z, gaps[k].unsqueeze(-1)).squeeze(-2)
 
-    def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        """`_trajectory` in the rows `wanted` (..., T), not all of them, and zeros elsewhere."""
-        # Staying where one is needs no integration.
-        path = self._trajectory(z0, torch.where(wanted, elapsed, 0.0))
-        return torch.where(wanted.unsqueeze(-1), path, 0.0)
+    def _masked_trajectory(self, z0: Tensor, elapsed: Tensor, query_mask: Tensor) -> Tensor:
+        """`_trajectory` in the rows of `query_mask` (..., T), and zeros elsewhere."""
+        # Where nothing is queried the flow stays at its start, which needs no integration.
+        path = self._trajectory(z0, torch.where(query_mask, elapsed, 0.0))
+        return torch.where(query_mask.unsqueeze(-1), path, 0.0)
 
     @abc.abstractmethod
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
@@ -124,32 +126,32 @@ def elapsed_times(z0: Tensor, times: Tensor, t0: float | Tensor) -> Tensor:
     return (times.detach() - start.detach()).to(z0)
 
 
-def _wanted_rows(wanted: Tensor, shape: torch.Size) -> Tensor:
-    if not isinstance(wanted, Tensor) or wanted.dtype is not torch.bool:
-        kind = wanted.dtype if isinstance(wanted, Tensor) else type(wanted).__name__
-        raise TypeError(f"wanted must be a boolean tensor, got {kind}")
-    _check_broadcast("wanted", wanted.shape, wanted.shape, shape)
-    return wanted.expand(shape)
+def _check_query_mask(query_mask: Tensor, shape: torch.Size) -> Tensor:
+    if not isinstance(query_mask, Tensor) or query_mask.dtype is not torch.bool:
+        kind = query_mask.dtype if isinstance(query_mask, Tensor) else type(query_mask).__name__
+        raise TypeError(f"query_mask must be a boolean tensor, got {kind}")
+    _check_broadcast("query_mask", query_mask.shape, query_mask.shape, shape)
+    return query_mask.expand(shape)
 
 
-def at_pairs(
-    points: Callable[[Tensor, Tensor], Tensor], elapsed: Tensor, wanted: Tensor
+def evaluate_masked(
+    evaluate: Callable[[Tensor, Tensor], Tensor], elapsed: Tensor, query_mask: Tensor
 ) -> Tensor:
-    """A closed form evaluated at the pairs of series and time that are wanted, and only there.
+    """Evaluates a closed form only at the pairs of series and time that are queried.
 
     Args:
-        points: Series (M,), counted through all batch axes, and times (M,) to states (D, M).
+        evaluate: Series (M,), counted through all batch axes, and times (M,) to states (M, D).
         elapsed: (T,) or broadcasting (..., T).
-        wanted: (..., T).
+        query_mask: (..., T).
 
     Returns:
-        (..., T, D), zero where nothing is wanted.
+        (..., T, D), zero where nothing is queried.
     """
-    row = wanted.flatten().nonzero().squeeze(1)
-    series = row.div(wanted.shape[-1], rounding_mode="floor")
-    found = points(series, elapsed.expand(wanted.shape).flatten()[row]).mT
-    whole = found.new_zeros(wanted.numel(), found.shape[1])
-    return whole.index_copy(0, row, found).view(*wanted.shape, -1)
+    row = query_mask.flatten().nonzero().squeeze(1)
+    series = row.div(query_mask.shape[-1], rounding_mode="floor")
+    states = evaluate(series, elapsed.expand(query_mask.shape).flatten()[row])
+    whole = states.new_zeros(query_mask.numel(), states.shape[1])
+    return whole.index_copy(0, row, states).view(*query_mask.shape, -1)
 
 
 def _check_broadcast(name: str, came: torch.Size, axes: torch.Size, batch: torch.Size) -> None:
@@ -158,8 +160,8 @@ def _check_broadcast(name: str, came: torch.Size, axes: torch.Size, batch: torch
         a in (1, b) for a, b in zip(reversed(axes), reversed(batch), strict=False)
     )
     if not fits:
+        target = "(..., T) of z0 and the times" if name == "query_mask" else "the batch axes of z0"
         raise ValueError(
-            f"{name} of shape {tuple(came)} does not fit {tuple(batch)}, the batch axes of z0"
-            f"{' and the times' if name == 'wanted' else ''}: "
-            f"its leading axes must be absent or broadcast to them"
+            f"{name} must have leading axes that are absent or broadcast to {tuple(batch)}, "
+            f"{target}, got shape {tuple(came)}"
         )

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
 
 from latent_morph.checks import check_choice, check_positive
-from latent_morph.flows.base import Flow, at_pairs
-from latent_morph.flows.modes import Eigenvectors, exponentials, halves, met, trajectory, turned
+from latent_morph.flows.base import Flow, evaluate_masked
 
 SPECTRA = ("complex", "real")
 EIGENVECTORS = ("learned", "identity")
@@ -20,12 +19,13 @@ STABILITY_MARGIN = 1e-3
 class LinearFlow(Flow):
     """z' = A z with A = R diag(lambda) R^-1, so z(t) = R exp(lambda t) R^-1 z0.
 
-    `spectrum="real"` has one real eigenvalue a dimension: growth and decay only. `"complex"` has
-    pairs a +- ib, that is exp(a t) times a rotation by b t, in real arithmetic; an odd dimension
-    leaves one real eigenvalue over. Only pairs can oscillate, and no change of coordinates adds an
-    oscillation to a flow that has none. Nor can one that keeps orientation, as eigenvectors and
-    coupling networks do here, turn a single rotation round: in two dimensions training has to find
-    the sense of rotation by taking b through zero. Pairs therefore start with alternating senses.
+    `spectrum="real"` has one real eigenvalue per dimension: growth and decay only. `"complex"`
+    has pairs a +- ib, that is exp(a t) times a rotation by b t, in real arithmetic; an odd
+    dimension leaves one real eigenvalue over. Only pairs can oscillate, and no change of
+    coordinates adds an oscillation to a flow that has none. Nor can one that keeps orientation,
+    as eigenvectors and coupling networks do here, reverse a single rotation: in two dimensions
+    training has to find the sense of rotation by taking b through zero. Pairs therefore start
+    with alternating senses.
 
     Args:
         latent_dim: D.
@@ -52,7 +52,8 @@ class LinearFlow(Flow):
         check_positive("horizon", horizon)
         self.spectrum, self.eigenvectors, self.stable = spectrum, eigenvectors, bool(stable)
         self.n_pairs = latent_dim // 2 if spectrum == "complex" else 0
-        n_rates = latent_dim - self.n_pairs
+        self.n_real = latent_dim - 2 * self.n_pairs
+        n_rates = self.n_pairs + self.n_real
         steps = torch.arange(1, n_rates + 1) / horizon
         # Complex pairs start as pure rotations, real modes as decays: nothing starts explosive.
         if stable:
@@ -67,17 +68,17 @@ class LinearFlow(Flow):
         if eigenvectors == "learned":
             self.lower = nn.Parameter(torch.zeros(latent_dim, latent_dim))
             self.upper = nn.Parameter(torch.zeros(latent_dim, latent_dim))
+        self._frozen_basis: Basis | None = None
 
     @property
     def rates(self) -> Tensor:
-        """Real parts of the eigenvalues: one a pair, then one a real mode."""
+        """Real parts of the eigenvalues: one per pair, then one per real mode."""
         if self.stable:
-            slowest = self.rate_parameter.new_full((), -STABILITY_MARGIN)
-            return torch.addcmul(slowest, self.rate_parameter, self.rate_parameter, value=-1)
+            return -STABILITY_MARGIN - self.rate_parameter.square()
         return self.rate_parameter
 
-    def fastest(self) -> float:
-        """The largest absolute value among rates and frequencies, in radians a unit of time."""
+    def max_rate(self) -> float:
+        """The largest absolute value among rates and frequencies, in radians per unit of time."""
         with torch.no_grad():
             return float(torch.cat([self.rates, self.frequencies]).abs().max())
 
@@ -85,101 +86,135 @@ class LinearFlow(Flow):
         """The generator A, (D, D)."""
         return self._velocity(torch.eye(self.latent_dim).to(self.rate_parameter)).mT
 
-    def to_modes(self, z: Tensor) -> Tensor:
-        """R^-1 z: coordinates in which the modes do not mix, (..., D).
+    def basis(self) -> "Basis":
+        """The eigenvectors and their inverse; computed anew, since the weights may have moved."""
+        if self._frozen_basis is not None:
+            return self._frozen_basis
+        if self.eigenvectors == "identity":
+            return Basis()
+        below = self.lower.tril(-1)
+        upper = torch.diagonal_scatter(self.upper.triu(1), self.upper.diagonal().exp())
+        return Basis(torch.addmm(upper, below, upper), below, upper)
 
-        Laid out as all first halves of the pairs, all second halves, then the real modes.
+    @torch.no_grad()
+    def freeze(self) -> None:
+        """Computes the basis once and for all: no more training, but export becomes possible.
+
+        Exported programs have no operation that solves a triangular system.
         """
-        vectors = self._vectors()
-        return z if vectors is None else vectors.to_modes(z.movedim(-1, 0)).movedim(0, -1)
+        matrix = self.basis().matrix
+        if matrix is not None:
+            inverse = matrix.double().inverse().to(matrix)
+            self._frozen_basis = Basis(matrix, inverse=inverse)
 
-    def from_modes(self, modes: Tensor) -> Tensor:
-        """R w: back from modal coordinates, (..., D)."""
-        vectors = self._vectors()
-        if vectors is None:
-            return modes
-        return vectors.from_modes(modes.movedim(-1, 0)).movedim(0, -1)
+    def propagate(self, modes: Tensor, elapsed: Tensor) -> Tensor:
+        """Modes (..., D) after times (...), whose axes broadcast against each other."""
+        columns = modes.movedim(-1, 0)
+        elapsed = elapsed.view(*[1] * (columns.ndim - 1 - elapsed.ndim), *elapsed.shape)
+        return self._apply_rotation(columns, *self._exponentials(elapsed)).movedim(0, -1)
 
     def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
         """See `Flow.stepper`: exponentials and rotations of all gaps are computed together."""
-        times = gaps.detach().to(self.rate_parameter)
-        factors = exponentials(self.rates, self.frequencies, times)
+        factors = self._exponentials(gaps.detach().to(self.rate_parameter))
         steps = list(zip(*(factor.unbind(1) for factor in factors), strict=True))
-        vectors = self._vectors()
+        basis = self.basis()
 
         def step(k: int, z: Tensor) -> Tensor:
-            columns = z.movedim(-1, 0)
-            if vectors is None:
-                return turned(columns, *steps[k]).movedim(0, -1)
-            modes = turned(vectors.to_modes(columns), *steps[k])
-            return vectors.from_modes(modes).movedim(0, -1)
+            columns = self._apply_rotation(basis.to_modes(z).movedim(-1, 0), *steps[k])
+            return basis.from_modes(columns.movedim(0, -1))
 
         return step
 
-    def after(self, elapsed: Tensor, series: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """What carries starts as columns, (D, N), through time, to states as columns (D, M).
+    # These two have coordinates as their first axis; see `Basis`.
 
-        Args:
-            elapsed: (T,) shared by all starts, for T * N states; (N, T), for N * T states; or with
-                `series` (M,).
-            series: (M,) the start that each of `elapsed` is for.
+    def _exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """exp(a t) cos(b t), exp(a t) sin(b t) of the pairs, exp(a t) of the real modes: (n, ...).
+
+        `elapsed` is (...).
         """
-        rates, frequencies = self.rates, self.frequencies
-        if self.eigenvectors == "learned":
-            return trajectory(
-                rates, frequencies, self.lower, self.upper, elapsed=elapsed, series=series
-            )
+        axes = [1] * elapsed.ndim
+        growth = (self.rates.view(-1, *axes) * elapsed).exp()
+        paired, real = growth.split([self.n_pairs, self.n_real])
+        angle = self.frequencies.view(-1, *axes) * elapsed
+        return paired * angle.cos(), paired * angle.sin(), real
 
-        def turn(z: Tensor) -> Tensor:
-            begin, times = met(z, elapsed, series)
-            return turned(begin, *exponentials(rates, frequencies, times)).flatten(1)
-
-        return turn
+    def _apply_rotation(self, modes: Tensor, cos: Tensor, sin: Tensor, growth: Tensor) -> Tensor:
+        """Modes (D, ...) multiplied by what `_exponentials` gives."""
+        first, second, real = modes.split([self.n_pairs, self.n_pairs, self.n_real])
+        parts = [
+            torch.addcmul(cos * first, sin, second, value=-1),
+            torch.addcmul(cos * second, sin, first),
+        ]
+        if self.n_real:
+            parts.append(growth * real)
+        return torch.cat(parts)
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        starts, times = flattened(z0, elapsed)
-        return as_trajectory(self.after(times)(starts.mT), z0, elapsed)
+        basis = self.basis()
+        modes = basis.to_modes(z0).unsqueeze(-2)
+        return basis.from_modes(self.propagate(modes, elapsed))
 
-    def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        starts = flattened(z0, elapsed)[0].mT
-        return at_pairs(lambda series, times: self.after(times, series)(starts), elapsed, wanted)
-
-    def _vectors(self) -> Eigenvectors | None:
-        """R, or None where it is the identity."""
-        if self.eigenvectors == "identity":
-            return None
-        return Eigenvectors.of(self.lower, self.upper)
+    def _masked_trajectory(self, z0: Tensor, elapsed: Tensor, query_mask: Tensor) -> Tensor:
+        basis = self.basis()
+        modes = basis.to_modes(z0).reshape(-1, self.latent_dim).mT
+        return evaluate_masked(
+            lambda series, times: basis.from_modes(self.propagate(modes[:, series].mT, times)),
+            elapsed,
+            query_mask,
+        )
 
     def _velocity(self, z: Tensor) -> Tensor:
-        vectors, columns = self._vectors(), z.movedim(-1, 0)
-        modes = columns if vectors is None else vectors.to_modes(columns)
-        first, second, single = halves(modes, self.n_pairs)
-        ones = [1] * (z.ndim - 1)
-        rates, turns = self.rates.view(-1, *ones), self.frequencies.view(-1, *ones)
-        pair_rates, single_rates = rates.split([self.n_pairs, len(single)])
-        moving = torch.cat(
-            [
-                pair_rates * first - turns * second,
-                turns * first + pair_rates * second,
-                single_rates * single,
-            ]
+        basis = self.basis()
+        sizes = [self.n_pairs, self.n_pairs, self.n_real]
+        first, second, real = basis.to_modes(z).split(sizes, dim=-1)
+        paired, single = self.rates.split([self.n_pairs, self.n_real])
+        frequencies = self.frequencies
+        velocity = [
+            paired * first - frequencies * second,
+            paired * second + frequencies * first,
+            single * real,
+        ]
+        return basis.from_modes(torch.cat(velocity, dim=-1))
+
+
+class Basis(NamedTuple):
+    """The eigenvectors of a linear flow, the columns of R = (I + below) upper.
+
+    Modal coordinates are laid out as all first halves of the pairs, all second halves, then the
+    real modes. Functions take and give (..., D) but keep coordinates first in memory: halves are
+    then whole blocks, and a change of coordinates is one product with all points as columns.
+
+    Attributes:
+        matrix: (D, D) R, or None for the identity.
+        below: (D, D) strictly lower triangular.
+        upper: (D, D) upper triangular.
+        inverse: (D, D) R^-1 where it is known; it is less accurate than solving.
+    """
+
+    matrix: Tensor | None = None
+    below: Tensor | None = None
+    upper: Tensor | None = None
+    inverse: Tensor | None = None
+
+    def to_modes(self, z: Tensor) -> Tensor:
+        """R^-1 z: coordinates in which the modes do not mix, (..., D)."""
+        if self.inverse is not None:
+            return _multiply(self.inverse, z)
+        if self.below is None or self.upper is None:
+            return z
+        solve = torch.linalg.solve_triangular
+        columns = z.movedim(-1, 0)
+        modes = solve(
+            self.below, columns.reshape(len(columns), -1), upper=False, unitriangular=True
         )
-        moving = moving if vectors is None else vectors.from_modes(moving)
-        return moving.movedim(0, -1)
+        return solve(self.upper, modes, upper=True).view(columns.shape).movedim(0, -1)
+
+    def from_modes(self, modes: Tensor) -> Tensor:
+        """R w: back from modal coordinates, (..., D)."""
+        return modes if self.matrix is None else _multiply(self.matrix, modes)
 
 
-def flattened(z0: Tensor, elapsed: Tensor) -> tuple[Tensor, Tensor]:
-    """All batch axes as one: z0 (..., D) and times (T,) or (..., T) to (N, D), (T,) or (N, T)."""
-    if elapsed.ndim > 1:
-        elapsed = elapsed.expand(*z0.shape[:-1], -1).reshape(-1, elapsed.shape[-1])
-    return z0.reshape(-1, z0.shape[-1]), elapsed
-
-
-def as_trajectory(states: Tensor, z0: Tensor, elapsed: Tensor) -> Tensor:
-    """What `LinearFlow.after` leads to, (D, T * N) or (D, N * T), as (..., T, D)."""
-    n_times = elapsed.shape[-1]
-    if elapsed.ndim == 1:
-        path = states.unflatten(1, (n_times, -1)).permute(2, 1, 0)
-    else:
-        path = states.unflatten(1, (-1, n_times)).permute(1, 2, 0)
-    return path.reshape(*z0.shape[:-1], *path.shape[1:])
+def _multiply(matrix: Tensor, z: Tensor) -> Tensor:
+    """(D, D) times each of z (..., D)."""
+    columns = z.movedim(-1, 0)
+    return (matrix @ columns.reshape(len(matrix), -1)).view(columns.shape).movedim(0, -1)

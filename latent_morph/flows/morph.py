@@ -1,6 +1,7 @@
 """MorphFlow: a base flow seen through a bijection, so its trajectories need no solver."""
 
 import math
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -8,13 +9,13 @@ from torch import Tensor
 
 from latent_morph.bijections import Anchored, Bijection
 from latent_morph.checks import check_positive
-from latent_morph.flows.base import Flow, at_pairs
+from latent_morph.flows.base import Flow, evaluate_masked
 from latent_morph.flows.dense import dense_curve
-from latent_morph.flows.linear import LinearFlow, as_trajectory, flattened
+from latent_morph.flows.linear import LinearFlow
 
-# Interpolation did not pay with fewer times than this, or where the network has no more to do: in
-# bytes of its weights, counted once for each point.
-_FEW_TIMES, _LITTLE_WORK = 200, 40_000_000
+# Interpolation did not pay with fewer times than this, or with less work for the network, in
+# bytes of its weights counted once per point.
+_MIN_TIMES, _MIN_WORK = 200, 40_000_000
 
 
 @final
@@ -31,8 +32,8 @@ class MorphFlow(Flow):
         goal: (D,) the point where the equilibrium sits exactly; needs a linear base, whose
             equilibrium is the origin. By default the equilibrium is wherever the warp puts it.
         dense_output: On long grids, evaluate at fewer times and interpolate, with an error of at
-            most this share of the trajectory's largest absolute value; needs a linear base. Exact
-            by default, and wherever interpolation would not pay.
+            most this fraction of the trajectory's largest absolute value; needs a linear base.
+            Exact by default, and wherever interpolation would not pay.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class MorphFlow(Flow):
         self.dense_output = dense_output
         self.base = base
         self.warp = warp
-        self._work_a_point = sum(weight.numel() for weight in warp.parameters())
+        self._n_weights = sum(weight.numel() for weight in warp.parameters())
 
     def equilibrium(self) -> Tensor:
         """(D,) where the velocity is zero: the image of the linear base's origin."""
@@ -73,44 +74,51 @@ class MorphFlow(Flow):
         return self.warp(next(self.base.parameters()).new_zeros(self.latent_dim))
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
+        x0, forward = self.warp.inverse_and_forward(z0)
+        if self._interpolates(z0, elapsed):
+            return self._dense_trajectory(x0, forward, elapsed)
+        return forward(self.base._trajectory(x0, elapsed))
+
+    def _masked_trajectory(self, z0: Tensor, elapsed: Tensor, query_mask: Tensor) -> Tensor:
         base = self.base
-        if not isinstance(base, LinearFlow):
-            return self.warp(base._trajectory(self.warp.inverse(z0), elapsed))
-        starts, times = flattened(z0, elapsed)
-        if self.dense_output is None or not self._interpolates(z0, elapsed):
-            states = self.warp.conjugated(starts.mT, base.after(times))
-            return as_trajectory(states, z0, elapsed)
-        starts, on_columns = self.warp.both_ways(starts)
-        span = float(elapsed.max() - elapsed.min())
-        dense = dense_curve(
-            lambda x, t: as_trajectory(on_columns(base.after(t)(x.mT)), x, t),
-            starts,
-            times,
-            tolerance=self.dense_output,
-            panels=1 + int(1.5 * base.fastest() * span / math.pi),  # a third of a turn in each
+        if not isinstance(base, LinearFlow) or self._interpolates(z0, elapsed):
+            return super()._masked_trajectory(z0, elapsed, query_mask)
+        x0, forward = self.warp.inverse_and_forward(z0)
+        basis = base.basis()
+        modes = basis.to_modes(x0).reshape(-1, self.latent_dim).mT
+        return evaluate_masked(
+            lambda series, times: forward(
+                basis.from_modes(base.propagate(modes[:, series].mT, times))
+            ),
+            elapsed,
+            query_mask,
         )
-        return dense.reshape(*z0.shape[:-1], *dense.shape[1:])
+
+    def _dense_trajectory(
+        self, x0: Tensor, forward: Callable[[Tensor], Tensor], elapsed: Tensor
+    ) -> Tensor:
+        """Evaluates at Chebyshev nodes and interpolates; x0 (..., D) in base coordinates."""
+        assert isinstance(self.base, LinearFlow) and self.dense_output is not None
+        if elapsed.ndim > 1:
+            elapsed = elapsed.expand(*x0.shape[:-1], -1).reshape(-1, elapsed.shape[-1])
+        span = float(elapsed.max() - elapsed.min())
+        path = dense_curve(
+            lambda x, t: forward(self.base._trajectory(x, t)),
+            x0.reshape(-1, self.latent_dim),
+            elapsed,
+            tolerance=self.dense_output,
+            panels=1 + int(1.5 * self.base.max_rate() * span / math.pi),  # a third of a turn each
+        )
+        return path.reshape(*x0.shape[:-1], *path.shape[1:])
 
     def _interpolates(self, z0: Tensor, elapsed: Tensor) -> bool:
         """Whether dense output is wanted and may pay: the search for panels is not free."""
         if self.dense_output is None:
             return False
         n_times, n_series = elapsed.shape[-1], z0[..., 0].numel()
-        work = n_series * n_times * self._work_a_point * z0.element_size()
-        return n_times >= _FEW_TIMES and work > _LITTLE_WORK
-
-    def _part(self, z0: Tensor, elapsed: Tensor, wanted: Tensor) -> Tensor:
-        base = self.base
-        if self._interpolates(z0, elapsed) or not isinstance(base, LinearFlow):
-            return super()._part(z0, elapsed, wanted)
-        starts = flattened(z0, elapsed)[0].mT
-        return at_pairs(
-            lambda series, times: self.warp.conjugated(starts, base.after(times, series)),
-            elapsed,
-            wanted,
-        )
+        work = n_series * n_times * self._n_weights * z0.element_size()
+        return n_times >= _MIN_TIMES and work > _MIN_WORK
 
     def _velocity(self, z: Tensor) -> Tensor:
-        x, on_columns = self.warp.both_ways(z.reshape(-1, self.latent_dim))
-        velocity = self.base._velocity(x)
-        return torch.func.jvp(on_columns, (x.mT,), (velocity.mT,))[1].mT.view(z.shape)
+        x, forward = self.warp.inverse_and_forward(z)
+        return torch.func.jvp(forward, (x,), (self.base._velocity(x),))[1]

@@ -17,9 +17,10 @@ from latent_morph.flows.linear import LinearFlow
 from latent_morph.flows.morph import MorphFlow
 from latent_morph.flows.solver import METHODS, SolverFlow
 from latent_morph.nn import mlp
+from latent_morph.registry import Registry
 from latent_morph.seeding import seeded
 
-Recipe = Callable[..., Flow]
+FlowRecipe = Callable[..., Flow]
 
 
 def morph(
@@ -96,15 +97,8 @@ def solver(
     return SolverFlow(field, latent_dim, method=method, **solver_options)
 
 
-class _Registry(dict[str, Recipe]):
-    """A dict whose unknown names are answered with the known ones."""
-
-    def __missing__(self, name: str) -> Recipe:
-        check_choice("ode", name, self)
-        raise KeyError(name)  # unreachable: a missing name is no known choice
-
-
-FLOWS: dict[str, Recipe] = _Registry(
+FLOWS: Registry[FlowRecipe] = Registry(
+    "ode",
     {
         "morph": morph,
         "morph-real": partial(morph, spectrum="real"),
@@ -112,5 +106,30 @@ FLOWS: dict[str, Recipe] = _Registry(
         "morph-neural": morph_neural,
         "linear": LinearFlow,
         **{name: partial(solver, method=name) for name in METHODS},
-    }
+    },
 )
+
+
+def register(name: str, recipe: FlowRecipe) -> None:
+    """Makes `recipe` available to every estimator and to the command line as `ode=name`.
+
+    Args:
+        name: A new name.
+        recipe: `(latent_dim, **options) -> Flow`; the options are what users give as
+            `ode_options`.
+    """
+    FLOWS.register(name, recipe)
+
+
+def resolve_flow(
+    ode: str | FlowRecipe, options: Mapping[str, Any] | None, *, name: str = "ode"
+) -> Callable[[int], Flow]:
+    """What builds a flow from its dimension: the recipe that `ode` names, or is, with options.
+
+    Args:
+        ode: A name from `FLOWS`, or a recipe.
+        options: Of the recipe.
+        name: What the caller's parameter is called, for errors.
+    """
+    recipe = FLOWS[check_choice(name, ode, FLOWS)] if isinstance(ode, str) else ode
+    return partial(recipe, **(options or {}))

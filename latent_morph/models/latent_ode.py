@@ -55,7 +55,7 @@ class LatentODE(nn.Module):
         batch: SeriesBatch,
         query_times: Tensor | None = None,
         *,
-        wanted: Tensor | None = None,
+        query_mask: Tensor | None = None,
         sample: bool = False,
         generator: torch.Generator | None = None,
     ) -> LatentOutput:
@@ -65,8 +65,8 @@ class LatentODE(nn.Module):
             batch: Scaled series; z0 belongs to time 0.
             query_times: (N, Q) times to decode at; the batch's own by default. A head needs the
                 encoder's states there, so class logits come for the batch's own times alone.
-            wanted: (N, Q) which of `query_times` to decode at; by default all, and of the batch's
-                own times those that are no padding.
+            query_mask: (N, Q) which of `query_times` to decode at; by default all, and of the
+                batch's own times those that are no padding.
             sample: Draw z0 from the posterior instead of taking its mean.
             generator: Source of that draw.
         """
@@ -77,8 +77,8 @@ class LatentODE(nn.Module):
             z0 = z0 + encoding.std * noise
         times = query_times
         if times is None:
-            times, wanted = batch.times, batch.present
-        trajectory = self.flow(z0, times, wanted=wanted)
+            times, query_mask = batch.times, batch.present
+        trajectory = self.flow(z0, times, query_mask=query_mask)
         logits = None
         if self.head is not None and query_times is None:
             logits = self.head(trajectory, encoding.states, batch.present)

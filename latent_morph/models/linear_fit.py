@@ -8,7 +8,7 @@ from latent_morph.series import SeriesBatch
 
 # Growth that a linear fit may start with, in e-folds over the longest trajectory: noise can make
 # it look explosive, and from there no training returns.
-_FASTEST_GROWTH = 1.0
+_MAX_GROWTH = 1.0
 
 _Mode = tuple[float, float, Tensor, Tensor]  # rate, frequency, and the vectors that span it
 
@@ -26,7 +26,7 @@ def finite_differences(batch: SeriesBatch) -> tuple[Tensor, Tensor, Tensor]:
     return (before + after) / 2, (after - before) / gap, both.nonzero()[:, 0]
 
 
-def fitted_matrix(states: Tensor, velocity: Tensor, weight: Tensor | None = None) -> Tensor:
+def fit_matrix(states: Tensor, velocity: Tensor, weight: Tensor | None = None) -> Tensor:
     """(C, C) the A of velocity = A state by least squares, lightly regularised, in float64.
 
     Args:
@@ -41,7 +41,7 @@ def fitted_matrix(states: Tensor, velocity: Tensor, weight: Tensor | None = None
     return torch.linalg.solve(gram + ridge * torch.eye(len(gram)).to(gram), weighted @ v).mT
 
 
-def start_from(linear: LinearFlow, matrix: Tensor) -> None:
+def initialize_linear(linear: LinearFlow, matrix: Tensor) -> None:
     """Lets a linear flow on D dimensions start as z' = A z in the first C of them, if it can.
 
     A's complex pairs become pairs of the flow, its real modes real modes or, where there are none
@@ -56,10 +56,10 @@ def start_from(linear: LinearFlow, matrix: Tensor) -> None:
         linear: Changed in place.
         matrix: (C, C) with C <= D.
     """
-    modes = _modes(matrix.double())
+    modes = _eigenmodes(matrix.double())
     turning = [mode for mode in modes if mode[1] != 0]
     if linear.n_pairs < len(turning):
-        modes = [part for mode in modes for part in _without_turning(mode)]
+        modes = [part for mode in modes for part in _split_pair(mode)]
         turning = []
     straight = [mode for mode in modes if mode[1] == 0]
     size, n_pairs = linear.latent_dim, linear.n_pairs
@@ -103,16 +103,18 @@ def start_from(linear: LinearFlow, matrix: Tensor) -> None:
         singles.append(spare.pop(0))
     for k, rate in enumerate(single_rates):
         rates[n_pairs + k] = rate
-    _assign(linear, rates, frequencies, torch.stack([*first, *second, *singles], 1), len(matrix))
+    _assign_modes(
+        linear, rates, frequencies, torch.stack([*first, *second, *singles], 1), len(matrix)
+    )
 
 
-def base_of(flow: Flow) -> LinearFlow | None:
+def linear_base(flow: Flow) -> LinearFlow | None:
     """The linear flow behind a closed form, or None."""
     base = flow.base if isinstance(flow, MorphFlow) else flow
     return base if isinstance(base, LinearFlow) else None
 
 
-def _modes(matrix: Tensor) -> list[_Mode]:
+def _eigenmodes(matrix: Tensor) -> list[_Mode]:
     """Eigenvalues a + ib with b >= 0, slowest decay first, and unit vectors of their planes."""
     values, vectors = torch.linalg.eig(matrix)
     size = float(values.abs().max().clamp(min=1e-12))
@@ -133,7 +135,7 @@ def _modes(matrix: Tensor) -> list[_Mode]:
     return modes
 
 
-def _without_turning(mode: _Mode) -> list[_Mode]:
+def _split_pair(mode: _Mode) -> list[_Mode]:
     rate, frequency, first, second = mode
     if frequency == 0:
         return [mode]
@@ -141,14 +143,14 @@ def _without_turning(mode: _Mode) -> list[_Mode]:
 
 
 @torch.no_grad()
-def _assign(
+def _assign_modes(
     linear: LinearFlow, rates: Tensor, frequencies: Tensor, vectors: Tensor, n_known: int
 ) -> None:
     """Writes eigenvalues and, as far as L U with positive pivots allows, eigenvectors."""
     # The slowest decay of a stable flow is an e-fold in ten times the longest trajectory.
-    rates = rates.clamp(max=-0.1 if linear.stable else _FASTEST_GROWTH)
+    rates = rates.clamp(max=-0.1 if linear.stable else _MAX_GROWTH)
     n = linear.n_pairs
-    signs, lower, upper = _factored(vectors, n_known, n)
+    signs, lower, upper = _factor_eigenvectors(vectors, n_known, n)
     if linear.stable:
         linear.rate_parameter.copy_((-rates - 1e-3).clamp(min=0).sqrt())
     else:
@@ -162,7 +164,7 @@ def _assign(
     linear.upper.copy_(upper.triu(1) + upper.diagonal().log().diag())
 
 
-def _factored(
+def _factor_eigenvectors(
     vectors: Tensor, n_known: int, n_pairs: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Signs of the columns, and L and U of the signed matrix, or None where a pivot vanishes.
@@ -184,14 +186,14 @@ def _factored(
         first, second = mixed[:, :n_pairs].clone(), mixed[:, n_pairs : 2 * n_pairs].clone()
         mixed[:, :n_pairs] = angle.cos() * first + angle.sin() * second
         mixed[:, n_pairs : 2 * n_pairs] = angle.cos() * second - angle.sin() * first
-        signs, lower, upper = _eliminated(mixed)
+        signs, lower, upper = _eliminate(mixed)
         smallest = float(upper.diagonal().min())
         if smallest > best[0]:
             best = smallest, (signs, lower, upper)
     return best[1]
 
 
-def _eliminated(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _eliminate(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gauss without exchanging rows: signs, L and U with a diagonal that is nowhere negative."""
     size = len(vectors)
     lower, upper = torch.eye(size).to(vectors), vectors.clone()

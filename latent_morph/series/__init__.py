@@ -1,13 +1,15 @@
-"""Irregular time series: the container, conversions that lead to it, scaling, subsampling."""
+"""Irregular time series: the container, conversions to it, scaling and subsampling."""
 
 from latent_morph.series.batch import Data, SeriesBatch, insert_rows
 from latent_morph.series.conversion import as_series, from_long, is_timed, pack_rows
+from latent_morph.series.examples import Examples
 from latent_morph.series.scaling import SCALES, SeriesScaler
 from latent_morph.series.subsample import subsample
 
 __all__ = [
     "SCALES",
     "Data",
+    "Examples",
     "SeriesBatch",
     "SeriesScaler",
     "as_series",

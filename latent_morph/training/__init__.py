@@ -1,4 +1,4 @@
-"""Training: the loop, its settings, and callbacks that are told how it goes."""
+"""Training: the loop, its settings, and callbacks."""
 
 from latent_morph.training.callbacks import (
     AnyCallback,
@@ -11,20 +11,22 @@ from latent_morph.training.callbacks import (
     Settings,
     TensorBoardLog,
 )
-from latent_morph.training.loop import SCHEDULES, Examples, TrainingError, train
+from latent_morph.training.loop import SCHEDULES, TrainingError, train
+from latent_morph.training.optimizer import OPTIMIZERS, make_optimizer
 
 __all__ = [
+    "OPTIMIZERS",
     "SCHEDULES",
     "AnyCallback",
     "CSVLog",
     "Callback",
     "Checkpoint",
     "EarlyStopping",
-    "Examples",
     "History",
     "ProgressLog",
     "Settings",
     "TensorBoardLog",
     "TrainingError",
+    "make_optimizer",
     "train",
 ]

@@ -1,6 +1,6 @@
-"""Callbacks: who is told how training goes, may keep records of it, and may end it.
+"""Callbacks: observe training, record it, and may stop it.
 
-A callback is a `Callback` with some of its methods overridden, or simply a function
+A callback is a `Callback` with some of its methods overridden, or a function
 `(history, settings)`, which is called after every epoch.
 """
 
@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from latent_morph.checks import check_count
-from latent_morph.io.records import atomic_path, write_csv
+from latent_morph.io.atomic import atomic_path
+from latent_morph.io.records import write_csv
 
 logger = logging.getLogger("latent_morph")
 
@@ -26,7 +27,7 @@ Row = dict[str, float]
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train; the estimators' parameters of the same names say what each means."""
+    """Settings of training, documented by the estimators' parameters of the same names."""
 
     optimizer: str
     learning_rate: float
@@ -37,17 +38,13 @@ class Settings:
     max_epochs: int
     budget: float | None = None
     patience: int | None = None
-    kl_warmup: float = 0.0
-    sample_z0: bool = True
-    keep: float | None = None
-    target_points: int | None = None
     checkpoint: Path | None = None
     resume: bool = False
 
 
 @dataclass
 class History:
-    """One row an epoch, and which of them gave the weights that were kept."""
+    """One row per epoch, and the epoch whose weights were kept."""
 
     rows: list[Row] = field(default_factory=list)
     best_epoch: int = 0
@@ -55,13 +52,13 @@ class History:
 
 
 class Training(Protocol):
-    """What a callback sees.
+    """The state of training that a callback is given.
 
     Attributes:
-        model: The network: as the last epoch left it, and with its best weights at the end.
-        settings: How it is trained.
-        history: The epochs so far, those before an interruption included.
-        stop: Set it to end training after this epoch.
+        model: The network, with the weights of the last epoch; at the end with the best weights.
+        settings: Settings of training.
+        history: The epochs so far, including those before an interruption.
+        stop: Set it to True to stop training after this epoch.
     """
 
     model: nn.Module
@@ -70,38 +67,39 @@ class Training(Protocol):
     stop: bool
 
     def snapshot(self) -> dict[str, Any]:
-        """All that is needed to go on from here later, as `torch.save` takes it."""
+        """Returns everything needed to resume from here, in a form that `torch.save` accepts."""
 
 
 class Callback:
-    """Does nothing; override what is of interest.
+    """Base of callbacks, whose methods do nothing.
 
-    Callbacks are called in their order. An exception from one, KeyboardInterrupt too, ends
-    training with the best weights in place, and `on_train_end` is still called for all that began.
+    Callbacks are called in their order. An exception in one, including KeyboardInterrupt, stops
+    training with the best weights restored; `on_train_end` is still called for every callback
+    whose `on_train_begin` was called.
     """
 
     def on_train_begin(self, training: Training) -> None:
-        """Before the first epoch, or the first one after an interruption."""
+        """Called before the first epoch, or before the first one of a resumed run."""
 
     def on_epoch_end(self, training: Training) -> None:
-        """After every epoch; `training.history.rows[-1]` is its row."""
+        """Called after every epoch; `training.history.rows[-1]` is its row."""
 
     def on_train_end(self, training: Training) -> None:
-        """At the end, however it comes."""
+        """Called at the end of training, also after an exception."""
 
 
 AnyCallback: TypeAlias = Callback | Callable[[History, Settings], None]
 
 
 class EarlyStopping(Callback):
-    """Ends training when a figure has not improved for a while.
+    """Stops training when a metric has not improved for some epochs.
 
-    The parameter `patience` of the estimators is this, on the validation score.
+    The estimators' parameter `patience` adds this callback on the validation score.
 
     Args:
-        patience: Epochs without a better figure that are put up with.
-        metric: The name of the figure in the rows of the history. Without it, nothing is ended.
-        lower_is_better: As for losses.
+        patience: Number of epochs without improvement after which training stops.
+        metric: Name of a column of the history. If rows lack it, training is never stopped.
+        lower_is_better: True for losses.
     """
 
     def __init__(
@@ -112,90 +110,90 @@ class EarlyStopping(Callback):
         self.lower_is_better = lower_is_better
 
     def on_train_begin(self, training: Training) -> None:
-        """A run that was over stays over when it is resumed."""
+        """Stops a resumed run that had been stopped."""
         self.on_epoch_end(training)
 
     def on_epoch_end(self, training: Training) -> None:
-        """Looks at the whole history: nothing is lost by an interruption."""
-        figures = np.array([r[self.metric] for r in training.history.rows if self.metric in r])
-        if len(figures):
-            figures = -figures if self.lower_is_better else figures
-            # An equal figure is no better one, so the first of the highest counts.
-            best = int(np.argmax(np.nan_to_num(figures, nan=-math.inf)))
-            training.stop |= len(figures) - 1 - best >= self.patience
+        """Evaluates the whole history, which a resumed run has too."""
+        scores = np.array([r[self.metric] for r in training.history.rows if self.metric in r])
+        if len(scores):
+            scores = -scores if self.lower_is_better else scores
+            # argmax gives the first maximum: an equal score is no improvement.
+            best = int(np.argmax(np.nan_to_num(scores, nan=-math.inf)))
+            training.stop |= len(scores) - 1 - best >= self.patience
 
 
 class Checkpoint(Callback):
     """Writes the state of training to a file, from which it can be resumed.
 
-    The parameter `checkpoint` of the estimators is this; give it the same file to resume.
+    The estimators' parameter `checkpoint` adds this callback; pass the same file to resume.
 
     Args:
-        path: The file; its folder must exist. It is replaced whole or not at all.
-        every: Seconds between writes. The last whole epoch is written at the end in any case.
+        path: The file, written atomically; its folder must exist.
+        every: Seconds between writes. The last complete epoch is always written at the end.
     """
 
     def __init__(self, path: str | Path, *, every: float = 30.0) -> None:
         self.path = Path(path)
         self.every = every
-        self._clock = _Every(every)
-        self._content: dict[str, Any] | None = None
+        self._timer = _Timer(every)
+        self._snapshot: dict[str, Any] | None = None
 
     def on_train_begin(self, training: Training) -> None:
-        """Refuses a folder that is not there before any time is spent."""
+        """Checks the folder, so that a missing one costs no training time."""
         _check_folder("checkpoint", self.path)
-        self._clock, self._content = _Every(self.every), None
+        self._timer, self._snapshot = _Timer(self.every), None
 
     def on_epoch_end(self, training: Training) -> None:
-        """Takes the state as it is: an epoch broken off later must leave no trace in it."""
-        self._content = training.snapshot()
-        if self._clock.due():
+        """Takes a snapshot, which an interrupted later epoch cannot change."""
+        self._snapshot = training.snapshot()
+        if self._timer.is_due():
             self._write()
 
     def on_train_end(self, training: Training) -> None:
-        """Writes the last state that was taken."""
+        """Writes the last snapshot."""
         self._write()
-        self._content = None
+        self._snapshot = None
 
     def _write(self) -> None:
-        if self._content is not None:
+        if self._snapshot is not None:
             with atomic_path(self.path) as temporary:
-                torch.save(self._content, temporary)
+                torch.save(self._snapshot, temporary)
 
 
 class CSVLog(Callback):
-    """Keeps the history in a table, one line an epoch, complete after a resumed run too.
+    """Writes the history to a CSV file, one line per epoch, including those of a resumed run.
 
     Args:
-        path: The file; its folder must exist. It is replaced whole or not at all.
-        every: Seconds between writes; the end is written in any case.
+        path: The file, written atomically; its folder must exist.
+        every: Seconds between writes. The complete history is always written at the end.
     """
 
     def __init__(self, path: str | Path, *, every: float = 5.0) -> None:
         self.path = Path(path)
         self.every = every
-        self._clock = _Every(every)
+        self._timer = _Timer(every)
 
     def on_train_begin(self, training: Training) -> None:
-        """Refuses a folder that is not there before any time is spent."""
+        """Checks the folder, so that a missing one costs no training time."""
         _check_folder("path", self.path)
-        self._clock = _Every(self.every)
+        self._timer = _Timer(self.every)
 
     def on_epoch_end(self, training: Training) -> None:
-        """Writes now and then."""
-        if self._clock.due():
+        """Writes the history if the interval has passed."""
+        if self._timer.is_due():
             write_csv(self.path, training.history.rows)
 
     def on_train_end(self, training: Training) -> None:
-        """Writes all."""
+        """Writes the complete history."""
         write_csv(self.path, training.history.rows)
 
 
 class TensorBoardLog(Callback):
-    """Sends every figure of every epoch to TensorBoard (`tensorboard --logdir FOLDER`).
+    """Logs every column of the history to TensorBoard (`tensorboard --logdir FOLDER`).
 
     Args:
-        folder: Where its files go; made if absent.
+        folder: Folder of the event files; created if absent.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -203,7 +201,7 @@ class TensorBoardLog(Callback):
         self._writer: Any = None
 
     def on_train_begin(self, training: Training) -> None:
-        """Opens a file; epochs before an interruption are in an older one."""
+        """Opens a new event file; epochs before an interruption are in an older one."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as problem:
@@ -213,23 +211,23 @@ class TensorBoardLog(Callback):
         self._writer = SummaryWriter(str(self.folder))
 
     def on_epoch_end(self, training: Training) -> None:
-        """Sends the row."""
+        """Logs the last row."""
         row = training.history.rows[-1]
         for name, value in row.items():
             if name != "epoch":
                 self._writer.add_scalar(name, value, int(row["epoch"]))
 
     def on_train_end(self, training: Training) -> None:
-        """Closes the file."""
+        """Closes the event file."""
         self._writer.close()
         self._writer = None
 
 
 class ProgressLog(Callback):
-    """Logs a line an epoch: what `verbose` is.
+    """Logs one line per epoch; the estimators' parameter `verbose` adds this callback.
 
-    Where nobody has set up logging, lines go to standard error while training lasts; where
-    somebody has, they go where that says.
+    If the application has configured logging, its handlers receive the lines. Otherwise they go to
+    standard error during training.
     """
 
     def __init__(self) -> None:
@@ -237,7 +235,7 @@ class ProgressLog(Callback):
         self._level = logging.NOTSET
 
     def on_train_begin(self, training: Training) -> None:
-        """Sees to it that lines are seen."""
+        """Adds a handler, and sets the level, if the application has not."""
         self._level = logger.level
         if self._level == logging.NOTSET:
             logger.setLevel(logging.INFO)
@@ -246,7 +244,7 @@ class ProgressLog(Callback):
             logger.addHandler(self._handler)
 
     def on_epoch_end(self, training: Training) -> None:
-        """Logs the newest row."""
+        """Logs the last row."""
         row = training.history.rows[-1]
         score = row.get("validation_score")
         logger.info(
@@ -259,14 +257,14 @@ class ProgressLog(Callback):
         )
 
     def on_train_end(self, training: Training) -> None:
-        """Leaves logging as it was."""
+        """Restores the logging configuration."""
         logger.setLevel(self._level)
         if self._handler is not None:
             logger.removeHandler(self._handler)
 
 
-class _Function(Callback):
-    """A function of the history and the settings, called after every epoch."""
+class _FunctionCallback(Callback):
+    """Calls a function of the history and the settings after every epoch."""
 
     def __init__(self, function: Callable[[History, Settings], None]) -> None:
         self.function = function
@@ -276,29 +274,29 @@ class _Function(Callback):
 
 
 def as_callbacks(callbacks: Iterable[AnyCallback]) -> list[Callback]:
-    """Functions as callbacks, and callbacks as they are; anything else is refused."""
-    found: list[Callback] = []
+    """Returns the callbacks, with functions wrapped as callbacks."""
+    converted: list[Callback] = []
     for i, callback in enumerate(callbacks):
         if isinstance(callback, Callback):
-            found.append(callback)
+            converted.append(callback)
         elif callable(callback) and not isinstance(callback, type):
-            found.append(_Function(callback))
+            converted.append(_FunctionCallback(callback))
         else:
             raise TypeError(
-                f"callbacks[{i}] is {callback!r}; wanted a latent_morph.Callback, or a function "
-                f"of history and settings"
+                f"callbacks[{i}] must be a latent_morph.Callback or a function of history and "
+                f"settings, got {callback!r}"
             )
-    return found
+    return converted
 
 
-class _Every:
-    """Says yes when so many seconds have passed since it last did."""
+class _Timer:
+    """Is due whenever an interval has passed since it was last due."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.last = time.perf_counter()
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         now = time.perf_counter()
         if now - self.last < self.seconds:
             return False
@@ -308,4 +306,4 @@ class _Every:
 
 def _check_folder(name: str, path: Path) -> None:
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{name} is {path}; there is no such folder")
+        raise FileNotFoundError(f"{name} must be in an existing folder, got {path}")

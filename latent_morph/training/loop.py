@@ -1,12 +1,9 @@
-"""The training loop: epochs, schedule, validation, best weights, budget, checkpoints."""
+"""The training loop: epochs, schedule, validation, best weights, budget."""
 
-import copy
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.checks import NotFiniteError, check_choice
-from latent_morph.descent import Descent
 from latent_morph.flows import IntegrationError
-from latent_morph.losses import Loss, count_values
+from latent_morph.losses import LossFunction, Step
 from latent_morph.seeding import seeded
-from latent_morph.series import SeriesBatch, subsample
+from latent_morph.series import Examples
 from latent_morph.training.callbacks import (
     AnyCallback,
     Callback,
@@ -29,71 +25,24 @@ from latent_morph.training.callbacks import (
     Settings,
     as_callbacks,
 )
-
-logger = logging.getLogger("latent_morph")
+from latent_morph.training.optimizer import make_optimizer
+from latent_morph.training.state import TrainingState
 
 SCHEDULES = ("one-cycle", "exponential", "constant")
-CHECKPOINT_VERSION = 2  # since 2 the optimiser has all weights in one vector
 
 
 class TrainingError(RuntimeError):
     """Training met a loss or gradient that is no number; the last good weights are kept."""
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Cases to learn from: what the encoder sees, what is to be reconstructed, and labels.
-
-    Attributes:
-        seen: Scaled series, N of them.
-        target: What the emission is held against, at its own times; None for `seen` itself.
-        labels: (N,) or (N, T) class codes, -1 for none; None without classes.
-        weight: (N,) factors of the cases, 1 on average, or None.
-    """
-
-    seen: SeriesBatch
-    target: SeriesBatch | None = None
-    labels: Tensor | None = None
-    weight: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.seen)
-
-    def __getitem__(self, index: np.ndarray | slice) -> "Examples":
-        def part(whole: Any) -> Any:  # noqa: ANN401
-            return None if whole is None else whole[index]
-
-        return Examples(self.seen[index], part(self.target), part(self.labels), part(self.weight))
-
-    def trimmed(self) -> "Examples":
-        """Without the columns that are padding for every case here."""
-        seen = self.seen.trim()
-        labels = self.labels
-        if labels is not None and labels.ndim == 2:
-            labels = labels[:, : seen.n_times]
-        target = None if self.target is None else self.target.trim()
-        return Examples(seen, target, labels, self.weight)
-
-    def to(self, device: str) -> "Examples":
-        """Moves everything to `device`."""
-
-        def moved(whole: Any) -> Any:  # noqa: ANN401
-            return None if whole is None else whole.to(device)
-
-        return Examples(
-            moved(self.seen), moved(self.target), moved(self.labels), moved(self.weight)
-        )
-
-
 def train(
     model: nn.Module,
-    objective: Callable[..., Loss],
-    learn: Examples,
-    check: Examples | None,
+    loss: LossFunction,
+    train_examples: Examples,
+    val_examples: Examples | None,
     score: Callable[[Any, Examples], float],
     settings: Settings,
     *,
-    class_weight: Tensor | None = None,
     seed: int = 0,
     callbacks: Sequence[AnyCallback] = (),
 ) -> History:
@@ -101,13 +50,12 @@ def train(
 
     Args:
         model: The model.
-        objective: What to minimise.
-        learn: Cases for gradients.
-        check: Cases for `score`, which picks the best epoch; None keeps the last.
+        loss: What to minimise: `loss(model, examples, step)` on each batch.
+        train_examples: Cases for gradients.
+        val_examples: Cases for `score`, which picks the best epoch; None keeps the last.
         score: Higher is better; called in evaluation mode without gradients.
         settings: How.
-        class_weight: (K,) factors of the classes.
-        seed: Order of cases, samples of z0 and thinning.
+        seed: Of the order of cases and of all that the loss draws.
         callbacks: Told how it goes, after the checkpoint and the early stopping that `settings`
             ask for. An exception from one, KeyboardInterrupt too, ends training with the best
             weights in place and the checkpoint written.
@@ -118,51 +66,48 @@ def train(
         ValueError: The checkpoint to resume from is damaged or of another model.
     """
     check_choice("schedule", settings.schedule, SCHEDULES)
-    generator = torch.Generator(device=learn.seen.device)
-    everyone = [*_asked_for(settings), *as_callbacks(callbacks)]
-    with ExitStack() as at_the_end:
-        descent = Descent(
-            model,
-            optimizer=settings.optimizer,
-            learning_rate=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            gradient_clip=settings.gradient_clip,
-        )
-        at_the_end.callback(descent.release)
-        state = _State(model, descent, np.random.RandomState(seed), settings)
+    generator = torch.Generator(device=train_examples.inputs.device)
+    all_callbacks = [*_callbacks_of(settings), *as_callbacks(callbacks)]
+    optimizer = make_optimizer(
+        model,
+        settings.optimizer,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+    )
+    state = TrainingState(model, optimizer, np.random.RandomState(seed), settings)
+    with ExitStack() as at_end:
+        at_end.callback(model.zero_grad)
         if settings.resume:
             state.restore()
-        for callback in everyone:
+        for callback in all_callbacks:
             callback.on_train_begin(state)
-            at_the_end.callback(callback.on_train_end, state)
-        at_the_end.callback(state.load_best)  # the last to come is the first to go
+            at_end.callback(callback.on_train_end, state)
+        at_end.callback(state.load_best)  # called first
         while not state.finished():
-            epoch = len(state.history.rows) + 1
-            generator.manual_seed(seed * 1_000_003 + epoch)
+            epoch_seed = seed * 1_000_003 + state.epoch
+            generator.manual_seed(epoch_seed)
             begin = time.perf_counter()
-            # To tell every part of a model takes a while: only where somebody may have changed it.
-            if epoch == 1 or check is not None or everyone or not model.training:
-                model.train()
-            with seeded(seed * 1_000_003 + epoch):  # dropout draws from torch's own generator
-                row = _epoch(state, objective, learn, generator, class_weight)
+            model.train()
+            with seeded(epoch_seed):  # dropout draws from torch's own generator
+                row = _train_epoch(state, loss, train_examples, generator)
             row["train_seconds"] = time.perf_counter() - begin
-            if check is not None:
-                row["validation_score"] = evaluate(model, check, score)
+            if val_examples is not None:
+                row["validation_score"] = evaluate(model, val_examples, score)
             row["seconds"] = time.perf_counter() - begin
-            state.keep(row)
-            for callback in everyone:
+            state.end_epoch(row)
+            for callback in all_callbacks:
                 callback.on_epoch_end(state)
     return state.history
 
 
-def _asked_for(settings: Settings) -> list[Callback]:
+def _callbacks_of(settings: Settings) -> list[Callback]:
     """The callbacks that parameters stand for."""
-    found: list[Callback] = []
+    callbacks: list[Callback] = []
     if settings.checkpoint is not None:
-        found.append(Checkpoint(settings.checkpoint))
+        callbacks.append(Checkpoint(settings.checkpoint))
     if settings.patience is not None:
-        found.append(EarlyStopping(settings.patience))
-    return found
+        callbacks.append(EarlyStopping(settings.patience))
+    return callbacks
 
 
 def evaluate(
@@ -174,80 +119,72 @@ def evaluate(
         return score(model, examples)
 
 
-def _epoch(
-    state: "_State",
-    objective: Callable[..., Loss],
-    learn: Examples,
-    generator: torch.Generator,
-    class_weight: Tensor | None,
+def _train_epoch(
+    state: TrainingState, loss: LossFunction, train_examples: Examples, generator: torch.Generator
 ) -> Row:
-    """One pass over the cases, or what of it the budget allows; the mean losses of it."""
-    model, settings = state.model, state.settings
+    """One pass over the cases, or as much as the budget allows; the mean losses of it."""
+    settings = state.settings
     sums: dict[str, float] = {}
     n_cases = 0
-    batches = _batches(learn, settings.batch_size, state.random)
+    batches = _make_batches(train_examples, settings.batch_size, state.random)
     for number, chosen in enumerate(batches, start=1):
         progress = state.progress(number / len(batches))
         rate = settings.learning_rate * learning_rate_factor(settings.schedule, progress)
-        examples = learn[chosen].trimmed()
-        seen, target = examples.seen, examples.target
-        if settings.keep is not None:
-            target = seen if target is None else target
-            seen = subsample(seen, settings.keep, state.random)
-        n_values = count_values(seen if target is None else target)
-        if target is not None:
-            target = subsample(target, 1.0, state.random, most=settings.target_points)
-        share = 1.0 if settings.kl_warmup <= 0 else min(1.0, progress / settings.kl_warmup)
-        where = f"in epoch {len(state.history.rows) + 1}, batch {number} of {len(batches)}"
-        times, wanted = (None, None) if target is None else (target.times, target.present)
+        where = f"in epoch {state.epoch}, batch {number} of {len(batches)}"
         try:
-            output = model(
-                seen, times, wanted=wanted, sample=settings.sample_z0, generator=generator
+            total, parts = loss(
+                state.model,
+                train_examples[chosen].trim(),
+                Step(progress, generator, state.random),
             )
         except (NotFiniteError, IntegrationError) as problem:
             raise TrainingError(f"{problem} ({where})") from problem
-        loss = objective(
-            output,
-            seen if target is None else target,
-            examples.labels,
-            kl_share=share,
-            class_weight=class_weight,
-            case_weight=examples.weight,
-            n_values=n_values,
-        )
-        _check_number("loss", loss.total, where)
-        norm = state.descent.gradient(loss.total)
-        _check_number("norm of the gradient", norm, where)
-        state.descent.move(rate)
-        for name, value in {"train_loss": loss.total.detach(), **loss.parts}.items():
+        _check_finite("loss", total, where)
+        _descend(state, total, rate, where)
+        for name, value in {"train_loss": total.detach(), **parts}.items():
             sums[name] = sums.get(name, 0.0) + value.item() * len(chosen)
         n_cases += len(chosen)
         if state.out_of_time():
             break  # in the middle of an epoch, if need be: with a slow solver one can take hours
     means = {name: value / n_cases for name, value in sums.items()}
     return {
-        "epoch": len(state.history.rows) + 1,
+        "epoch": state.epoch,
         **means,
         "learning_rate": rate,
-        "share_of_cases": n_cases / len(learn),
+        "share_of_cases": n_cases / len(train_examples),
     }
 
 
-def _check_number(name: str, value: Tensor, where: str) -> None:
-    if not torch.isfinite(value):
+def _descend(state: TrainingState, total: Tensor, learning_rate: float, where: str) -> None:
+    """One step of the optimiser along the clipped gradient of `total`."""
+    optimizer, clip = state.optimizer, state.settings.gradient_clip
+    optimizer.zero_grad()
+    total.backward()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    norm = nn.utils.clip_grad_norm_(parameters, math.inf if clip is None else clip)
+    _check_finite("norm of the gradient", norm, where)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    optimizer.step()
+
+
+def _check_finite(name: str, value: Tensor, where: str) -> None:
+    if not math.isfinite(value.item()):
         raise TrainingError(
             f"the {name} is {value.item()} {where}; try a smaller learning_rate or gradient_clip"
         )
 
 
-def _batches(learn: Examples, batch_size: int, random: np.random.RandomState) -> list[np.ndarray]:
-    """A random partition of the cases in which batch-mates are of similar length.
+def _make_batches(
+    examples: Examples, batch_size: int, random: np.random.RandomState
+) -> list[np.ndarray]:
+    """A random partition of the cases into batches of similar length.
 
     Shuffled pools of some twenty batches are sorted by length and cut, then the batches shuffled:
     random enough to learn from, and little padding to compute.
     """
-    order = random.permutation(len(learn))
-    lengths = learn.seen.lengths.cpu().numpy()
+    order = random.permutation(len(examples))
+    lengths = examples.inputs.lengths.cpu().numpy()
     if lengths.min() < lengths.max():
         pool = 20 * batch_size
         pools = [order[i : i + pool] for i in range(0, len(order), pool)]
@@ -257,7 +194,7 @@ def _batches(learn: Examples, batch_size: int, random: np.random.RandomState) ->
 
 
 def learning_rate_factor(schedule: str, progress: float) -> float:
-    """The share of the full learning rate in force after `progress` (0 to 1) of training."""
+    """The fraction of the full learning rate in force after `progress` (0 to 1) of training."""
     if schedule == "constant":
         return 1.0
     if schedule == "exponential":
@@ -266,119 +203,3 @@ def learning_rate_factor(schedule: str, progress: float) -> float:
     if progress < warmup:
         return 0.1 + 0.9 * progress / warmup
     return 0.005 + 0.995 * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the weights; a deep one of the state would cost as much as a small step."""
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def _check_same_types(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """Refuses weights of another precision, which torch would convert without a word."""
-    for name, value in wanted.items():
-        if found[name].dtype != value.dtype:
-            raise ValueError(f"{name} is of {found[name].dtype}, wanted {value.dtype}")
-
-
-class _State:
-    """Everything that changes while training, and what of it survives an interruption."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        descent: Descent,
-        random: np.random.RandomState,
-        settings: Settings,
-    ) -> None:
-        self.model = model
-        self.descent = descent
-        self.random = random
-        self.settings = settings
-        self.history = History()
-        self.stop = False  # callbacks may set it
-        self.best = self._numbers()
-        self.begin = time.perf_counter()
-        self.spent = 0.0  # seconds in earlier, resumed runs
-
-    def elapsed(self) -> float:
-        return self.spent + time.perf_counter() - self.begin
-
-    def progress(self, part_of_epoch: float) -> float:
-        """0 to 1: by epochs, or by time where the budget will run out first."""
-        share = (len(self.history.rows) + part_of_epoch) / self.settings.max_epochs
-        if self.settings.budget is not None:
-            share = max(share, self.elapsed() / self.settings.budget)
-        return min(1.0, share)
-
-    def out_of_time(self) -> bool:
-        budget = self.settings.budget
-        return budget is not None and self.elapsed() >= budget
-
-    def finished(self) -> bool:
-        rows = self.history.rows
-        if len(rows) >= self.settings.max_epochs:
-            return True
-        return self.stop or (bool(rows) and self.out_of_time())
-
-    def keep(self, row: Row) -> None:
-        """Appends the epoch's row, and remembers the weights if they are the best."""
-        self.history.rows.append(row)
-        score = row.get("validation_score", math.inf)
-        # Among equals the later one: it has learned longer.
-        if score >= self.history.best_score or "validation_score" not in row:
-            self.history.best_score = score
-            self.history.best_epoch = int(row["epoch"])
-            self.best = self._numbers()
-
-    def _numbers(self) -> dict[str, list[Tensor]]:
-        """A copy of all that training may change in the model; a state dict costs more."""
-        buffers = [buffer.clone() for buffer in self.model.buffers()]
-        return {"weights": self.descent.weights(), "buffers": buffers}
-
-    def _set_numbers(self, numbers: dict[str, list[Tensor]]) -> None:
-        self.descent.set_weights(numbers["weights"])
-        for buffer, value in zip(self.model.buffers(), numbers["buffers"], strict=True):
-            buffer.copy_(value)
-
-    def load_best(self) -> None:
-        self._set_numbers(self.best)
-
-    def snapshot(self) -> dict[str, Any]:
-        """All of this as it is now; see `latent_morph.training.callbacks.Training`."""
-        kind, keys, position, *_ = self.random.get_state()
-        return {
-            "version": CHECKPOINT_VERSION,
-            "model": _weights(self.model),
-            "best": self.best,
-            "optimiser": copy.deepcopy(self.descent.state_dict()),
-            "rows": list(self.history.rows),
-            "best_epoch": self.history.best_epoch,
-            "best_score": self.history.best_score,
-            "random": [kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), int(position)],
-            "spent": self.elapsed(),
-        }
-
-    def restore(self) -> None:
-        """Continues from the checkpoint, if there is one."""
-        path = self.settings.checkpoint
-        if path is None or not path.exists():
-            return
-        try:
-            content = torch.load(path, weights_only=True, map_location="cpu")
-            if content["version"] != CHECKPOINT_VERSION:
-                raise ValueError(f"version {content['version']}, wanted {CHECKPOINT_VERSION}")
-            _check_same_types(content["model"], self.model.state_dict())
-            self._set_numbers(content["best"])  # tells whether they fit
-            self.best = content["best"]
-            self.model.load_state_dict(content["model"])
-            self.descent.load_state_dict(content["optimiser"])
-            kind, keys, position = content["random"]
-            self.random.set_state((kind, keys.numpy().astype(np.uint32), position, 0, 0.0))
-            self.history = History(content["rows"], content["best_epoch"], content["best_score"])
-            self.spent = content["spent"]
-        except Exception as problem:  # torch, zip and pickle raise a dozen kinds, at great length
-            raise ValueError(
-                f"checkpoint {path} cannot be continued from: it is damaged, or of another "
-                f"version, or of a model with other parameters. Delete it to start over."
-            ) from problem
-        logger.info("continuing from %s after epoch %d", path, len(self.history.rows))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from latent_morph.encoders import Encoding
 from latent_morph.losses import (
-    Objective,
+    LatentODELoss,
     cross_entropy,
     kl_from_standard_normal,
     negative_log_likelihood,
@@ -61,8 +61,8 @@ def test_cross_entropy_of_series_and_of_points():
 def test_the_total_is_the_weighted_sum_of_its_parts():
     model, batch, labels = build("series"), ragged(), torch.tensor([0, 3, -1])
     output = model(batch)
-    objective = Objective(reconstruction_weight=0.5, kl_weight=2.0, classification_weight=3.0)
-    loss = objective(output, batch, labels, kl_share=0.25)
+    function = LatentODELoss(reconstruction_weight=0.5, kl_weight=2.0, classification_weight=3.0)
+    loss = function.evaluate(output, batch, labels, kl_factor=0.25)
     nll = negative_log_likelihood(output.emission, batch.values, batch.mask)
     kl = kl_from_standard_normal(output.encoding)
     entropy = cross_entropy(output.logits, labels, None)
@@ -73,7 +73,7 @@ def test_the_total_is_the_weighted_sum_of_its_parts():
     torch.testing.assert_close(loss.parts["kl"], kl.detach().mean())
     torch.testing.assert_close(loss.parts["cross_entropy"], entropy.detach().mean())
     factors = torch.tensor([2.0, 1.0, 0.0])
-    weighted = objective(output, batch, labels, kl_share=0.25, case_weight=factors)
+    weighted = function.evaluate(output, batch, labels, kl_factor=0.25, weight=factors)
     torch.testing.assert_close(weighted.total, (2 * each[0] + each[1]) / 3)
     torch.testing.assert_close(weighted.parts["nll"], ((2 * nll[0] + nll[1]) / 3).detach())
 
@@ -82,7 +82,8 @@ def test_a_weight_counts_in_a_batch_of_one():
     model, one = build("series"), ragged()[[0]]
     output, labels = model(one), torch.tensor([1])
     single, double = (
-        Objective()(output, one, labels, case_weight=torch.tensor([w])).total for w in (1.0, 2.0)
+        LatentODELoss().evaluate(output, one, labels, weight=torch.tensor([w])).total
+        for w in (1.0, 2.0)
     )
     torch.testing.assert_close(double, 2 * single)
 
@@ -98,7 +99,7 @@ def test_neither_padding_nor_unobserved_values_move_loss_or_gradient(head):
     wide_labels = F.pad(labels, (0, 3), value=-1) if head == "points" else labels
     results = []
     for case, codes in ((batch, labels), (noisy, labels), (wide, wide_labels)):
-        loss = Objective()(model(case), case, codes).total
+        loss = LatentODELoss().evaluate(model(case), case, codes).total
         results.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
     for loss, gradients in results[1:]:
         torch.testing.assert_close(loss, results[0][0], rtol=0, atol=1e-12)
@@ -108,5 +109,5 @@ def test_neither_padding_nor_unobserved_values_move_loss_or_gradient(head):
 
 def test_labels_need_a_head():
     model, batch = build(), ragged()
-    with pytest.raises(ValueError, match="model without a head"):
-        Objective()(model(batch), batch, torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ValueError, match="labels must be None for a model without a head"):
+        LatentODELoss().evaluate(model(batch), batch, torch.zeros(3, dtype=torch.int64))

@@ -1,0 +1,77 @@
+"""ENCODERS: names to recipes, `(n_channels, latent_dim, hidden_dim, **options) -> Encoder`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from latent_morph.encoders.base import Encoder
+from latent_morph.encoders.gru_ode import GRUODEEncoder
+from latent_morph.encoders.morph import MorphEncoder
+from latent_morph.flows import FlowRecipe, resolve_flow
+from latent_morph.registry import Registry
+
+EncoderRecipe = Callable[..., Encoder]
+
+# A fading memory: what lies further back than the span of a series counts for little.
+_FLOW_DEFAULTS: dict[str, dict[str, Any]] = {
+    "linear": {"stable": True, "eigenvectors": "identity"},
+}
+
+
+def morph(
+    n_channels: int,
+    latent_dim: int,
+    hidden_dim: int = 64,
+    *,
+    layers: int = 3,
+    modes: int = 16,
+    dropout: float = 0.2,
+    pool: int = 1,
+) -> MorphEncoder:
+    """The closed-form encoder; see `MorphEncoder`."""
+    return MorphEncoder(
+        n_channels,
+        latent_dim,
+        hidden_dim=hidden_dim,
+        layers=layers,
+        modes=modes,
+        dropout=dropout,
+        pool=pool,
+    )
+
+
+def gru_ode(
+    n_channels: int,
+    latent_dim: int,
+    hidden_dim: int = 64,
+    *,
+    ode: str | FlowRecipe = "linear",
+    ode_options: dict[str, Any] | None = None,
+    bidirectional: bool = True,
+) -> GRUODEEncoder:
+    """A GRU update at every observation, and the flow `ode` between them; see `GRUODEEncoder`.
+
+    `ode_options=None` gives `"linear"` a fading memory (stable, independent modes).
+    """
+    if ode_options is None and isinstance(ode, str):
+        ode_options = _FLOW_DEFAULTS.get(ode)
+    return GRUODEEncoder(
+        n_channels,
+        latent_dim,
+        resolve_flow(ode, ode_options, name="ode of the encoder"),
+        hidden_dim=hidden_dim,
+        bidirectional=bidirectional,
+    )
+
+
+ENCODERS: Registry[EncoderRecipe] = Registry("encoder", {"morph": morph, "gru-ode": gru_ode})
+
+
+def register(name: str, recipe: EncoderRecipe) -> None:
+    """Makes `recipe` available to every estimator as `encoder=name`.
+
+    Args:
+        name: A new name.
+        recipe: `(n_channels, latent_dim, hidden_dim, **options) -> Encoder`; the options are what
+            users give as `encoder_options`.
+    """
+    ENCODERS.register(name, recipe)
