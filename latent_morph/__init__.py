@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from latent_morph.encoders import ENCODERS
     from latent_morph.estimators import (
         DynamicsRegressor,
         LatentODEClassifier,
@@ -30,6 +31,7 @@ _HOMES = {
     "Checkpoint": "training",
     "DynamicsRegressor": "estimators",
     "EarlyStopping": "training",
+    "ENCODERS": "encoders",
     "FLOWS": "flows",
     "Flow": "flows",
     "IntegrationError": "flows",
@@ -51,6 +53,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "DynamicsRegressor",
+    "ENCODERS",
     "EarlyStopping",
     "FLOWS",
     "Flow",

@@ -69,8 +69,14 @@ def test_without_aeon_the_error_says_what_to_install(monkeypatch):
 
 # JapaneseVowels: nine speakers, twelve channels, 7 to 29 time points; comes with aeon.
 
-LESS = {**SMALL, "latent_dim": 8, "hidden_dim": 32, "encoder_layers": 1, "batch_size": 32}
-LESS |= {"ode_options": None, "learning_rate": 0.01}
+LESS = {
+    **SMALL,
+    "latent_dim": 8,
+    "hidden_dim": 32,
+    "encoder_options": {"layers": 1},
+    "batch_size": 32,
+}
+LESS |= {"ode_options": None, "learning_rate": 0.01, "batch_size": 32}
 
 
 @pytest.fixture(scope="module")

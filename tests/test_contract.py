@@ -41,15 +41,13 @@ from latent_morph import (
 # that are asked for. Its own networks scikit-learn asks with a solver that is all of that too.
 CONTRACT = {
     "ode": "linear",
-    "encoder_layers": 1,
+    "encoder_options": {"layers": 1, "dropout": 0.0},
     "hidden_dim": 8,
     "latent_dim": 4,
     "decoder_width": 8,
-    "bidirectional": False,
     "learning_rate": 0.05,
     "batch_size": 256,
     "max_epochs": 15,
-    "dropout": 0.0,
     "sample_z0": False,
     "validation_fraction": 0.0,
     "dtype": "float64",
@@ -59,7 +57,7 @@ CONTRACT = {
 ORDINARY = CONTRACT | {
     "batch_size": 32,
     "max_epochs": 6,
-    "dropout": 0.2,
+    "encoder_options": {"layers": 1, "dropout": 0.2},
     "sample_z0": True,
     "validation_fraction": 0.1,
     "dtype": "float32",
@@ -155,7 +153,8 @@ def dense():
     return X, y
 
 
-QUICK = {**TINY, "max_epochs": 8, "hidden_dim": 16, "encoder_layers": 1, "batch_size": 4}
+QUICK = {**TINY, "max_epochs": 8, "hidden_dim": 16, "encoder_options": {"layers": 1}}
+QUICK["batch_size"] = 4
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -272,13 +271,13 @@ def test_weights_and_groups_are_routed(dense):
         model.set_score_request(sample_weight=True)
         folds = cross_validate(model, X, y, cv=GroupKFold(4), params=params, return_estimator=True)
         # Two of six groups of three, where cases would have been 4 of 18.
-        assert [fold.n_validation_ for fold in folds["estimator"]] == [6] * 4
+        assert [fold.n_val_ for fold in folds["estimator"]] == [6] * 4
         pipeline = make_pipeline(LatentODEReconstructor(**TINY), model)
         with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
             pipeline.fit(X, y, sample_weight=weight)
         pipeline[0].set_fit_request(sample_weight=True, groups=False)
         pipeline.fit(X, y, sample_weight=weight, groups=GROUPS)
-        assert (pipeline[0].n_validation_, pipeline[1].n_validation_) == (2, 6)
+        assert (pipeline[0].n_val_, pipeline[1].n_val_) == (2, 6)
         params["sample_weight"] = 0 * weight
         for fit in (
             lambda: pipeline.fit(X, y, **params),

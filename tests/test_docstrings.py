@@ -65,7 +65,7 @@ def test_a_parameter_means_the_same_everywhere():
     first, *others = (
         entries(inspect.getdoc(cls), "Parameters")
         for cls in ESTIMATORS
-        if issubclass(cls, estimators.base.LatentODEBase)
+        if issubclass(cls, estimators.latent.LatentODEBase)
     )
     for other in others:
         for name in first.keys() & other.keys() - {"kl_weight"}:

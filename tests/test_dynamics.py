@@ -13,11 +13,18 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from latent_morph import FLOWS, DynamicsRegressor, LatentODEReconstructor, as_series
+from latent_morph.estimators import dynamics
 from latent_morph.flows import LinearFlow
-from latent_morph.losses import RolloutLoss
-from latent_morph.models.dynamics import DynamicsModel, measured_fade
-from latent_morph.models.linear_fit import base_of, finite_differences, fitted_matrix, start_from
-from latent_morph.training import Examples, TrainingError
+from latent_morph.losses import RolloutLoss, Step
+from latent_morph.models.dynamics import DynamicsModel, measure_fade
+from latent_morph.models.linear_fit import (
+    finite_differences,
+    fit_matrix,
+    initialize_linear,
+    linear_base,
+)
+from latent_morph.series import Examples
+from latent_morph.training import TrainingError
 
 NAN = float("nan")
 TINY = {
@@ -123,7 +130,7 @@ def test_a_whole_weight_is_so_many_copies(params):
     np.testing.assert_allclose(weighted.predict(y0, times), repeated.predict(y0, times), rtol=1e-7)
     for one, other in zip(weighted.history_, repeated.history_, strict=True):
         assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-9)
-    assert (weighted.n_learn_, repeated.n_learn_) == (4, 7)
+    assert (weighted.n_train_, repeated.n_train_) == (4, 7)
 
 
 def test_a_weight_of_zero_is_an_absent_trajectory():
@@ -166,7 +173,7 @@ def test_a_stable_ode_ends_at_its_goal_from_a_thousand_starts_far_away(ode, scal
         scale=scale,
     ).fit(spirals(4, goal=np.array(goal)))
     starts = np.random.default_rng(0).uniform(-100, 100, (1000, 2))
-    slowest = float(-base_of(model.model_.flow).rates.detach().max())
+    slowest = float(-linear_base(model.model_.flow).rates.detach().max())
     span = model.scaler_.time_scale_
     path = model.predict(starts, span * np.array([0.0, 0.1, 1.0, 10.0, 60.0 / slowest]))
     assert np.isfinite(path).all()
@@ -296,8 +303,8 @@ def test_answers_have_the_shape_of_the_question(spiral):
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        ([], "X has no trajectories"),
-        (np.ones((0, 5, 2)), "X has no trajectories"),
+        ([], "X must have at least one trajectory, got none"),
+        (np.ones((0, 5, 2)), "X must have at least one trajectory, got none"),
         ([([0.0, 1.0], np.ones((2, 2))), ([0.0], np.ones((1, 2)))], "trajectory 1 of X has one"),
         ([([0.0, 1.0], [[1, NAN], [2, NAN]])], r"no value at all in channel \[1\]"),
         ([([0.0, 1.0, 1.0], np.ones((3, 2)))], "trajectory 0 of X has time 1 twice"),
@@ -316,8 +323,8 @@ def test_what_is_no_trajectory_is_refused_in_words(X, message):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda m: m.predict([1.0, 2.0, 3.0], [1.0]), r"y0 must have 2 values a state.*\(3,\)"),
-        (lambda m: m.predict([[1.0]], [1.0]), r"y0 must have 2 values a state.*\(1, 1\)"),
+        (lambda m: m.predict([1.0, 2.0, 3.0], [1.0]), r"y0 must have 2 values per state.*\(3,\)"),
+        (lambda m: m.predict([[1.0]], [1.0]), r"y0 must have 2 values per state.*\(1, 1\)"),
         (lambda m: m.predict([1.0, NAN], [1.0]), "y0 must be finite"),
         (lambda m: m.predict(["a", "b"], [1.0]), "y0 must be numbers"),
         (lambda m: m.predict(np.ones((2, 2, 2)), [1.0]), "y0 must have shape"),
@@ -326,7 +333,7 @@ def test_what_is_no_trajectory_is_refused_in_words(X, message):
         (lambda m: m.predict([1.0, 2.0], [[1.0]]), r"times must have shape \(Q,\)"),
         (lambda m: m.predict(np.ones((3, 4, 5))), "X has 5 channels"),
         (lambda m: m.score(spirals(dim=3)), "X has 3 channels"),
-        (lambda m: m.vector_field([1.0]), "y must have 2 values a state"),
+        (lambda m: m.vector_field([1.0]), "y must have 2 values per state"),
     ],
 )
 def test_wrong_questions_are_answered_in_words(spiral, ask, message):
@@ -344,7 +351,7 @@ def test_wrong_questions_are_answered_in_words(spiral, ask, message):
         ({"ode": "morf"}, "did you mean 'morph'"),
         ({"augment": -1}, "'augment' parameter"),
         ({"scale": "big"}, "'scale' parameter"),
-        ({"resume": True, "random_state": None}, "resume needs an integer random_state"),
+        ({"resume": True, "random_state": None}, "random_state must be an integer to resume"),
         ({"device": "nowhere"}, "device 'nowhere' cannot be used"),
     ],
 )
@@ -376,7 +383,7 @@ def test_held_out_trajectories_choose_the_step_and_are_then_learned_from():
     seen = []
     options = {"validation_fraction": 0.25, "callbacks": [lambda h, s: seen.append(s.max_epochs)]}
     model = DynamicsRegressor(**TINY | {"max_epochs": 12} | options).fit(spirals(8))
-    assert (model.n_learn_, model.n_validation_) == (6, 2)
+    assert (model.n_train_, model.n_val_) == (6, 2)
     scores = [row["validation_score"] for row in model.history_]
     assert model.best_epoch_ == 1 + int(np.argmax(scores)) and len(scores) == 12
     assert seen.count(12) >= 12 and len(seen) == 12 + model.best_epoch_
@@ -422,12 +429,14 @@ def test_divergence_is_reported_not_learned():
 
 def test_files_of_other_models_are_refused(tmp_path, spiral):
     path = spiral.save(tmp_path / "dynamics.safetensors")
-    with pytest.raises(ValueError, match="does not hold|not a LatentODEReconstructor"):
+    with pytest.raises(ValueError, match="does not hold|must hold a LatentODEReconstructor"):
         LatentODEReconstructor.load(path)
     series = LatentODEReconstructor(hidden_dim=4, latent_dim=4, max_epochs=1).fit(spirals())
-    with pytest.raises(ValueError, match="holds a LatentODEReconstructor, not a Dynamics"):
+    with pytest.raises(
+        ValueError, match="must hold a DynamicsRegressor, got a Latent"
+    ):
         DynamicsRegressor.load(series.save(tmp_path / "series.safetensors"))
-    with pytest.raises(ValueError, match="ode is a function"):
+    with pytest.raises(ValueError, match="ode must be a registered name to be saved, got a function"):
         DynamicsRegressor(**TINY | {"ode": LinearFlow, "ode_options": None}).fit(spirals()).save(
             tmp_path / "function.safetensors"
         )
@@ -456,7 +465,7 @@ def test_a_linear_base_starts_as_the_fit(float64, dim, augment, sense):
     matrix = torch.diag(torch.tensor([-0.5, -0.5, -1.0])[:dim])
     matrix[0, 1], matrix[1, 0] = -2.0 * sense, 3.0 * sense
     flow = LinearFlow(dim + augment)
-    start_from(flow, matrix)
+    initialize_linear(flow, matrix)
     size = 1e-10 if dim == 2 or not augment else 0.5  # a real mode among pairs turns a little
     assert (flow.matrix().detach()[:dim, :dim] - matrix).abs().max() < size
 
@@ -465,12 +474,12 @@ def test_a_stable_or_real_base_starts_as_near_as_it_can(float64):
     growing = torch.tensor([[0.3, -2.0], [2.0, 0.3]])
     stable, real = LinearFlow(4, stable=True), LinearFlow(4, spectrum="real")
     for flow in (stable, real):
-        start_from(flow, growing)
+        initialize_linear(flow, growing)
     assert (stable.rates < 0).all()
     assert 2.0 in stable.frequencies.detach().abs().round(decimals=6)
     assert float(real.rates.detach().max()) == pytest.approx(0.3)
     explosive = LinearFlow(4)
-    start_from(explosive, 50 * torch.eye(2))
+    initialize_linear(explosive, 50 * torch.eye(2))
     assert explosive.rates.max() <= 1.0
 
 
@@ -480,7 +489,7 @@ def test_least_squares_finds_the_matrix(float64):
     flow = torch.linalg.matrix_exp(times[:, None, None] * matrix) @ torch.tensor([1.0, 2.0])
     batch = as_series([(times.numpy(), flow.numpy())], dtype=torch.float64)
     states, velocity, _ = finite_differences(batch)
-    found = fitted_matrix(states, velocity)
+    found = fit_matrix(states, velocity)
     assert (found - matrix).abs().max() < 0.01
 
 
@@ -488,31 +497,31 @@ def test_least_squares_finds_the_matrix(float64):
 def test_what_is_masked_matters_to_nothing(loss):
     X = as_series([v for _, v in spirals(3)])
     X.mask[0, 5:8, 1] = False
-    model = DynamicsModel(LinearFlow(4), 2, restarts=3, start_noise=0.1, with_velocity=True)
+    model = DynamicsModel(LinearFlow(4), 2)
+    function = RolloutLoss(loss, velocity_weight=0.1, restarts=3, start_noise=0.1)
     losses = []
     for junk in (0.0, 1e30):  # whose square is no number
         X.values[~X.mask] = junk
-        output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
-        losses.append(float(RolloutLoss(loss, velocity_weight=0.1)(output).total.detach()))
+        step = Step(0.5, torch.Generator().manual_seed(0), np.random.RandomState(0))
+        losses.append(float(function(model, Examples(X), step).total.detach()))
     assert losses[0] == losses[1]
 
 
 def test_a_shifted_start_fades_out_along_the_trajectory():
     X = as_series([v[:10] for _, v in spirals(3)])
-    model = DynamicsModel(LinearFlow(4), 2, start_spread=1.0)
-    output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
-    shift = output.target - X.values
+    starts = RolloutLoss(start_spread=1.0).draw_starts(X, torch.Generator().manual_seed(0))
+    shift = starts.target - X.values
+    torch.testing.assert_close(starts.states, starts.target[:, 0])
     torch.testing.assert_close(shift[:, -1], torch.zeros(3, 2))
     torch.testing.assert_close(shift[:, 3], shift[:, 0] * 6 / 9)
     assert (shift[:, 0].abs() > 1e-3).all()
-    assert torch.equal(model(X).target, X.values)
+    assert torch.equal(DynamicsModel(LinearFlow(4), 2)(X).target, X.values)
 
 
 def test_a_shift_can_fade_sooner():
     X = as_series([v[:10] for _, v in spirals(3)])
-    model = DynamicsModel(LinearFlow(4), 2, start_spread=1.0, spread_fade=3.0)
-    output = model(X, sample=True, generator=torch.Generator().manual_seed(0))
-    shift = output.target - X.values
+    loss = RolloutLoss(start_spread=1.0, spread_fade=3.0)
+    shift = loss.draw_starts(X, torch.Generator().manual_seed(0)).target - X.values
     torch.testing.assert_close(shift[:, 3], shift[:, 0] * (6 / 9) ** 3)
 
 
@@ -532,35 +541,41 @@ def coming_together(power, n=5, *, seed=0):
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 4.0])
 def test_how_fast_differences_fade_is_measured(power):
     # The powers that are tried are 9 % apart.
-    assert measured_fade(as_series(coming_together(power))) == pytest.approx(power, rel=0.05)
+    assert measure_fade(as_series(coming_together(power))) == pytest.approx(power, rel=0.05)
 
 
 def test_weights_count_where_fading_is_measured():
     one, two = coming_together(1.0), coming_together(4.0, seed=1)
     weight = torch.tensor([3.0] * 5 + [1.0] * 5)
     copies = as_series([*one, *one, *one, *two])
-    assert measured_fade(as_series([*one, *two]), weight) == measured_fade(copies)
+    assert measure_fade(as_series([*one, *two]), weight) == measure_fade(copies)
     nothing = torch.tensor([1.0] * 5 + [0.0] * 5)
-    assert measured_fade(as_series([*one, *two]), nothing) == measured_fade(as_series(one))
+    assert measure_fade(as_series([*one, *two]), nothing) == measure_fade(as_series(one))
 
 
 def test_where_nothing_tells_shifts_fade_evenly():
     path = coming_together(2.0)[0]
-    assert measured_fade(as_series([path])) == 1.0
-    assert measured_fade(as_series([path, path])) == 1.0
+    assert measure_fade(as_series([path])) == 1.0
+    assert measure_fade(as_series([path, path])) == 1.0
     for path in coming_together(2.0, n=8):  # copies are apart by rounding, which tells nothing
         copies = as_series([path] * 3, dtype=torch.float64)
-        assert measured_fade(copies, torch.tensor([0.1, 0.2, 0.7])) == 1.0
-    assert measured_fade(as_series([([0.0], [[1.0]]), ([0.0], [[2.0]])])) == 1.0
+        assert measure_fade(copies, torch.tensor([0.1, 0.2, 0.7])) == 1.0
+    assert measure_fade(as_series([([0.0], [[1.0]]), ([0.0], [[2.0]])])) == 1.0
 
 
-def test_the_estimator_measures_how_shifts_fade_unless_told():
-    X = coming_together(4.0, n=3)
+def test_the_estimator_measures_how_shifts_fade_unless_told(monkeypatch):
+    X, losses, train = coming_together(4.0, n=3), [], dynamics.train
+
+    def recording(model, loss, *args, **options):
+        losses.append(loss)
+        return train(model, loss, *args, **options)
+
+    monkeypatch.setattr(dynamics, "train", recording)
     params = {**TINY, "start_spread": 0.1, "scale": "none"}
     measured = DynamicsRegressor(**params).fit(X)
-    assert measured.model_.spread_fade == pytest.approx(4.0, rel=0.05)
+    assert losses[-1].spread_fade == pytest.approx(4.0, rel=0.05)
     told = DynamicsRegressor(**params, spread_fade=1.5).fit(X)
-    assert told.model_.spread_fade == 1.5
+    assert losses[-1].spread_fade == 1.5
     assert told.history_ != measured.history_
     with pytest.raises(ValueError, match="spread_fade"):
         DynamicsRegressor(spread_fade=0).fit(X)

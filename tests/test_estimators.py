@@ -15,9 +15,9 @@ from latent_morph import (
     SeriesBatch,
     as_series,
 )
-from latent_morph.estimators.base import holdout
 from latent_morph.estimators.classifier import accuracy
-from latent_morph.training import Examples
+from latent_morph.estimators.split import split_cases
+from latent_morph.series import Examples
 
 NAN = float("nan")
 SMALL = {
@@ -32,7 +32,8 @@ SMALL = {
 TINY = {**SMALL, "hidden_dim": 4, "decoder_width": 4, "max_epochs": 1, "ode": "linear"}
 TINY["ode_options"] = None
 # Nothing about a step is random.
-EXACT = {"batch_size": 256, "dropout": 0.0, "sample_z0": False, "dtype": "float64"}
+EXACT = {"batch_size": 256, "sample_z0": False, "dtype": "float64"}
+NO_DROPOUT = {"encoder_options": {"dropout": 0.0}}  # of the encoder "morph"
 ALL = (LatentODEClassifier, LatentODEPointClassifier, LatentODEReconstructor)
 
 
@@ -124,7 +125,9 @@ def test_learns_to_fill_in_and_from_richer_targets():
     taught = LatentODEReconstructor(**settings).fit(fewer, X)
     assert taught.history_[-1]["train_loss"] < taught.history_[0]["train_loss"]
     assert filled.history_[-1]["train_loss"] < filled.history_[0]["train_loss"]
-    with pytest.raises(ValueError, match="y has 29 series of 2 channels, wanted 30 of 2"):
+    with pytest.raises(
+        ValueError, match="y must have 30 series of 2 channels as X has, got 29 of 2"
+    ):
         taught.fit(fewer, X[:-1])
 
 
@@ -137,11 +140,12 @@ def test_every_ode_fits_and_answers_in_numbers(ode):
     assert np.isfinite(model.history_[0]["train_loss"])
 
 
-@pytest.mark.parametrize("encoder_ode", ["linear", "morph", "euler", "dopri5"])
-def test_every_kind_of_ode_serves_the_encoder(encoder_ode):
+@pytest.mark.parametrize("ode", ["linear", "morph", "euler", "dopri5"])
+def test_gru_ode_encoder_takes_every_kind_of_ode(ode):
     X, y = sines(6)
     X = [(times[:4] / 6, values[:4]) for times, values in X]
-    model = LatentODEClassifier(**{**TINY, "encoder_ode": encoder_ode}).fit(X, y)
+    options = {"encoder": "gru-ode", "encoder_options": {"ode": ode}}
+    model = LatentODEClassifier(**TINY, **options).fit(X, y)
     assert np.isfinite(model.predict_proba(X)).all()
 
 
@@ -196,7 +200,7 @@ def test_many_series_are_answered_as_few_are(classifier):
 def test_neither_padding_nor_what_is_not_observed_moves_an_answer(classifier, points):
     for model, X in ((classifier, sines(8)[0]), (points, rising(8)[0])):
         batch = as_series([(t, np.where(np.arange(len(t)) % 5 == 2, NAN, v)) for t, v in X])
-        wide = batch._widen(batch.n_times + 4)
+        wide = batch._pad_to(batch.n_times + 4)
         noisy = SeriesBatch(
             torch.where(wide.mask, wide.values, 1e6), wide.times, wide.mask, wide.lengths
         )
@@ -386,10 +390,10 @@ def test_labels_come_back_as_they_went_in(labels):
     assert list(model.predict(X)) == y
 
 
-def test_one_label_a_series_gives_one_answer_a_series():
+def test_one_label_per_series_gives_one_answer_a_series():
     X, y = sines(12)
     model = LatentODEPointClassifier(**TINY).fit(X, y)
-    assert model.one_label_a_series_
+    assert model.one_label_per_series_
     assert model.predict_proba(X).shape == (12, 2) and model.predict(X).shape == (12,)
     assert model.predict(X, [1.0, 2.0]).shape == (12, 2)
     assert 0 <= model.score(X, y) <= 1
@@ -413,7 +417,7 @@ def test_labels_of_points_as_array_frame_and_list():
 def test_weights_decide_between_contradicting_labels():
     X, y = [np.zeros(2)] * 20, np.arange(20) % 2
     settings = {**TINY, "max_epochs": 8, "batch_size": 1, "validation_fraction": 0.0}
-    settings |= {"gradient_clip": None, "dropout": 0.0}  # a clipped step has lost its weight
+    settings |= {"gradient_clip": None, **NO_DROPOUT}  # a clipped step has lost its weight
     weight = np.where(y == 1, 9.0, 1.0)
     by_case = LatentODEClassifier(**settings).fit(X, y, sample_weight=weight)
     assert by_case.predict_proba(X[:1])[0, 1] > 0.7
@@ -454,7 +458,7 @@ def test_a_weight_of_zero_is_an_absent_series(kind):
     answers, history = few.reconstruct(X), timeless(few)
     weighted = model.fit(X, y, sample_weight=weight)
     np.testing.assert_array_equal(weighted.reconstruct(X), answers)
-    assert timeless(weighted) == history and weighted.n_learn_ + weighted.n_validation_ == 23
+    assert timeless(weighted) == history and weighted.n_train_ + weighted.n_val_ == 23
     if hasattr(model, "classes_"):
         assert list(weighted.classes_) == ["fast", "slow"]
 
@@ -467,13 +471,14 @@ def test_a_whole_weight_is_so_many_copies(kind, params):
     counts = np.random.default_rng(0).integers(0, 4, 24)
     copies = np.repeat(np.arange(24), counts)
     settings = {**TINY, **params, **EXACT, "max_epochs": 6, "validation_fraction": 0.25}
+    settings |= {} if "encoder" in params else NO_DROPOUT
     if kind is not LatentODEReconstructor:
         settings["class_weight"] = "balanced"
     weighted = kind(**settings).fit(X, y, sample_weight=counts, groups=np.arange(24))
     repeated = kind(**settings).fit([X[i] for i in copies], y[copies], groups=copies)
     np.testing.assert_allclose(weighted.reconstruct(X), repeated.reconstruct(X), rtol=1e-7)
     assert weighted.best_epoch_ == repeated.best_epoch_
-    assert weighted.n_validation_ < repeated.n_validation_
+    assert weighted.n_val_ < repeated.n_val_
     for one, other in zip(timeless(weighted), timeless(repeated), strict=True):
         assert one == pytest.approx(other, rel=1e-9)
 
@@ -502,12 +507,12 @@ def test_validation_and_balance_go_by_weights():
 
 def test_groups_stay_together():
     groups = np.repeat(np.arange(6), 4)
-    learn, check = holdout(24, 0.3, 0, None, groups)
+    learn, check = split_cases(24, 0.3, 0, None, groups)
     assert len(check) and not set(groups[learn]) & set(groups[check])
     assert sorted([*learn, *check]) == list(range(24))
     model = LatentODEClassifier(**{**TINY, "validation_fraction": 0.3})
     model.fit(*sines(24), groups=groups)
-    assert (model.n_learn_ + model.n_validation_, model.n_validation_ % 4) == (24, 0)
+    assert (model.n_train_ + model.n_val_, model.n_val_ % 4) == (24, 0)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.fit(*sines(24), groups=groups[:-1])
 
@@ -515,17 +520,17 @@ def test_groups_stay_together():
 @pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5, 0.9, 0.99])
 def test_no_class_is_lost_to_validation_and_shares_are_kept(fraction):
     strata = np.array([0] * 60 + [1] * 30 + [2] * 9 + [3])
-    learn, check = holdout(100, fraction, 0, strata, None)
+    learn, check = split_cases(100, fraction, 0, strata, None)
     assert sorted([*learn, *check]) == list(range(100))
     assert set(strata[learn]) == {0, 1, 2, 3} and 3 not in strata[check]
     assert abs((strata[check] == 1).mean() - 0.3) < 0.1
-    learn, check = holdout(100, fraction, 0, None, None)
+    learn, check = split_cases(100, fraction, 0, None, None)
     assert len(learn) >= 1 and len(check) == min(round(100 * fraction), 99)
 
 
 def test_few_cases_are_all_learned_from():
-    assert [len(part) for part in holdout(9, 0.5, 0, None, None)] == [9, 0]
-    assert [len(part) for part in holdout(50, 0.0, 0, None, None)] == [50, 0]
+    assert [len(part) for part in split_cases(9, 0.5, 0, None, None)] == [9, 0]
+    assert [len(part) for part in split_cases(50, 0.0, 0, None, None)] == [50, 0]
 
 
 # Random state and precision
@@ -535,13 +540,13 @@ def test_few_cases_are_all_learned_from():
 def test_double_precision_throughout(kind):
     X, y = sines(12)
     single, double = (
-        kind(**TINY | {"dropout": 0.0}, dtype=dtype).fit(X, y) for dtype in ("float32", "float64")
+        kind(**TINY | NO_DROPOUT, dtype=dtype).fit(X, y) for dtype in ("float32", "float64")
     )
     assert {p.dtype for p in double.model_.parameters()} == {torch.float64}
     answers = [
-        double.set_params(dtype=dtype)._latent_start(X) for dtype in ("float64", "float32")
+        double.set_params(dtype=dtype)._posterior_means(X) for dtype in ("float64", "float32")
     ]  # parameters set later say nothing of the model that is there
-    assert answers[0].dtype == np.float64 and single._latent_start(X).dtype == np.float32
+    assert answers[0].dtype == np.float64 and single._posterior_means(X).dtype == np.float32
     np.testing.assert_array_equal(*answers)
     if hasattr(double, "predict_proba"):
         assert double.predict_proba(X).dtype == np.float64
@@ -556,7 +561,7 @@ def test_double_precision_throughout(kind):
 @pytest.mark.parametrize("kind", ALL)
 def test_without_samples_of_z0_the_order_of_series_is_no_matter(kind):
     X, y = sines(12)
-    settings = {**TINY, **EXACT, "validation_fraction": 0.0, "max_epochs": 4}
+    settings = {**TINY, **EXACT, **NO_DROPOUT, "validation_fraction": 0.0, "max_epochs": 4}
     one = kind(**settings).fit(X, y).reconstruct(X)
     np.testing.assert_allclose(kind(**settings).fit(X[::-1], y[::-1]).reconstruct(X), one)
     sampled = kind(**settings | {"sample_z0": True})
@@ -631,7 +636,7 @@ def test_refuses_series_of_other_channels(classifier, reconstructor):
 @pytest.mark.parametrize("X", [[], np.ones((0, 4, 1)), as_series(np.ones((2, 4)))[[]]])
 def test_refuses_no_series_at_all(classifier, X):
     for ask in (classifier.predict, lambda X: LatentODEClassifier(**TINY).fit(X, [])):
-        with pytest.raises(ValueError, match="wanted at least one"):
+        with pytest.raises(ValueError, match="at least one"):
             ask(X)
 
 
@@ -652,7 +657,7 @@ def test_refuses_labels_of_series(y, match):
 @pytest.mark.parametrize(
     ("y", "match"),
     [
-        ([0, 1], "y has 2 entries, but X has 3 series"),
+        ([0, 1], "y must have 3 entries, one per series of X, got 2"),
         (None, "requires y to be passed"),
         (np.zeros((3, 5), int), r"y of case 0 must have shape \(4,\).*got \(5,\)"),
         ([np.zeros(4), np.zeros(4), np.zeros(3)], r"y of case 2 must have shape \(4,\)"),
@@ -679,9 +684,14 @@ def test_refuses_labels_of_points_out_of_order():
 
 
 def test_refuses_unknown_odes_with_the_known_ones():
-    for name in ("ode", "encoder_ode"):
-        with pytest.raises(ValueError, match=f"{name} must be one of morph,.*did you mean 'dopri"):
-            LatentODEClassifier(**{**TINY, name: "dopri"}).fit(*sines(4))
+    words = "ode must be one of morph,.*did you mean 'dopri"
+    with pytest.raises(ValueError, match=words):
+        LatentODEClassifier(**{**TINY, "ode": "dopri"}).fit(*sines(4))
+    options = {"encoder": "gru-ode", "encoder_options": {"ode": "dopri"}}
+    with pytest.raises(ValueError, match=words.replace("ode must", "ode of the encoder must")):
+        LatentODEClassifier(**TINY, **options).fit(*sines(4))
+    with pytest.raises(ValueError, match="encoder must be one of morph, gru-ode.*; got 'gru'"):
+        LatentODEClassifier(**TINY, encoder="gru").fit(*sines(4))
     with pytest.raises(TypeError, match="unexpected keyword argument 'rtolerance'"):
         LatentODEClassifier(**{**TINY, "ode_options": {"rtolerance": 1}}).fit(*sines(4))
 
@@ -720,7 +730,7 @@ def test_says_when_it_is_not_fitted(kind, method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"latent_dim": 0}, {"encoder": "rnn"}, {"budget": -1}, {"head": "none"}], ids=str
+    "wrong", [{"latent_dim": 0}, {"encoder": 3}, {"budget": -1}, {"head": "none"}], ids=str
 )
 def test_refuses_parameters_by_name(wrong):
     with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
@@ -761,14 +771,14 @@ def test_an_unusable_device_is_named():
 
 def test_resuming_needs_a_seed(tmp_path):
     model = LatentODEReconstructor(resume=True, checkpoint=tmp_path / "c.pt")
-    with pytest.raises(ValueError, match="resume needs an integer random_state, got None"):
+    with pytest.raises(ValueError, match="random_state must be an integer to resume, got None"):
         model.fit(np.ones((3, 4)))
 
 
 def test_memory_of_predictions_stays_bounded():
     """100,000 series of 200 points are promised 1 GB; a fifth of them gets a fifth of it."""
     X, y = sines(12)
-    model = LatentODEClassifier(**TINY, pool=8, encoder_layers=1).fit(X, y)
+    model = LatentODEClassifier(**TINY, encoder_options={"pool": 8, "layers": 1}).fit(X, y)
     many = np.random.default_rng(0).normal(size=(20_000, 200, 1))
     many[many < -1.5] = NAN
     peak = peak_above(lambda: model.predict(many))

@@ -15,12 +15,13 @@ from latent_morph import (
     LatentODEPointClassifier,
     LatentODEReconstructor,
 )
-from latent_morph.estimators.export import classifier_program, reconstructor_program, series_inputs
+from latent_morph.estimators.programs import classifier_program, reconstructor_program
 from latent_morph.flows import LinearFlow
+from latent_morph.io.export import series_inputs
 
 EPOCH = 1.7e9  # seconds since 1970: single precision would lose minutes
-SIZES = {**SMALL, "max_epochs": 2, "hidden_dim": 6, "encoder_layers": 2}
-LINEAR = {**TINY, "encoder_layers": 1, "max_epochs": 2}  # quick to trace
+SIZES = {**SMALL, "max_epochs": 2, "hidden_dim": 6, "encoder_options": {"layers": 2}}
+LINEAR = {**TINY, "encoder_options": {"layers": 1}, "max_epochs": 2}  # quick to trace
 SIZES["ode_options"] = {"inn": {"blocks": 1, "width": 4}}
 
 
@@ -61,8 +62,8 @@ OPEN = {"onnx": onnx_program, "torch": torch_program}
     "params",
     [
         {},
-        {"pool": 3},
-        {"pool": 4, "head": "trajectory", "ode": "morph-real"},
+        {"encoder_options": {"layers": 2, "pool": 3}},
+        {"encoder_options": {"pool": 4}, "head": "trajectory", "ode": "morph-real"},
         {"ode": "linear", "ode_options": None, "latent_dim": 3},
         {"ode": "linear", "ode_options": {"eigenvectors": "identity"}, "hidden_dim": 5},
         {"ode": "morph-stable", "latent_dim": 1, "ode_options": None},
@@ -116,7 +117,7 @@ def test_series_inputs_mark_padding_by_times_that_are_no_number():
 @pytest.mark.parametrize("format", OPEN)
 def test_classifiers(tmp_path, format):
     X, y = sines(12)
-    params = SIZES | {"pool": 2} if format == "onnx" else LINEAR
+    params = SIZES | {"encoder_options": {"pool": 2}} if format == "onnx" else LINEAR
     model = LatentODEClassifier(**params).fit(X, y)
     path = model.export(tmp_path / f"model.{'pt2' if format == 'torch' else format}", format)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
@@ -180,7 +181,7 @@ def test_reconstructors(tmp_path, dtype, atol):
 def test_reconstructors_without_draws():
     X = decays(12)
     model = LatentODEReconstructor(**SIZES).fit(X)
-    module = reconstructor_program(model.model_, model.scaler_, model._draws(0)).module
+    module = reconstructor_program(model.model_, model.scaler_, model._posterior_noise(0)).module
     inputs = series_inputs(X) | {"query_times": np.ones((12, 1))}
     with torch.no_grad():
         found = module(*map(torch.from_numpy, inputs.values()))
@@ -213,14 +214,19 @@ def test_solvers_are_refused_with_the_reason(tmp_path, ode):
     series = LatentODEClassifier(**TINY | {"ode": ode}).fit(X, y)
     state = DynamicsRegressor(ode=ode, max_epochs=1).fit(decays(3))
     for model in (series, state):
-        with pytest.raises(ValueError, match="a solver steps through.*Closed forms can be export"):
+        with pytest.raises(
+            ValueError,
+            match="ode must be a closed form to be exported: .*how often a solver steps",
+        ):
             model.export(tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_other_encoder_is_refused(tmp_path):
     model = LatentODEClassifier(**TINY | {"encoder": "gru-ode"}).fit(*sines(12))
-    with pytest.raises(ValueError, match="encoder 'gru-ode' .* encoder='morph' is"):
+    with pytest.raises(
+        ValueError, match="encoder must be 'morph' to be exported, got a GRU"
+    ):
         model.export(tmp_path / "model.onnx")
 
 

@@ -1,44 +1,44 @@
 """DynamicsRegressor: a few trajectories in, an ODE out, rolled out from any start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from latent_morph.checks import check_device
-from latent_morph.estimators.base import (
-    COMMON_CONSTRAINTS,
+from latent_morph.estimators.base import SeriesEstimator
+from latent_morph.estimators.inputs import as_query_times, is_table, select_weighted_cases
+from latent_morph.estimators.parameters import (
+    COUNT_OR_ZERO,
     DTYPES,
-    as_moments,
-    counted_cases,
-    is_table,
-    resolve_flow,
+    LATENT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    TRAINING,
+    Parameter,
+    documented,
 )
-from latent_morph.estimators.export import Program, dynamics_program
-from latent_morph.estimators.persistence import FittedFiles
-from latent_morph.flows import LinearFlow, MorphFlow, Recipe
-from latent_morph.losses import RolloutLoss
-from latent_morph.models.dynamics import DynamicsModel, first_complete, measured_fade
+from latent_morph.estimators.programs import dynamics_program
+from latent_morph.estimators.split import split_trajectories
+from latent_morph.flows import FlowRecipe, LinearFlow, MorphFlow, resolve_flow
+from latent_morph.io.export import Program
+from latent_morph.losses import ERRORS, RolloutLoss
+from latent_morph.models.dynamics import DynamicsModel, first_complete, measure_fade
 from latent_morph.models.linear_fit import (
-    base_of,
     finite_differences,
-    fitted_matrix,
-    start_from,
+    fit_matrix,
+    initialize_linear,
+    linear_base,
 )
 from latent_morph.seeding import seeded
-from latent_morph.series import SCALES, Data, SeriesBatch, SeriesScaler, as_series
-from latent_morph.training import Examples, train
-from latent_morph.training.callbacks import AnyCallback, History, ProgressLog, Settings
+from latent_morph.series import SCALES, Data, Examples, SeriesBatch, SeriesScaler
+from latent_morph.training import AnyCallback, History, Settings, train
 
-LOSSES = ("mae", "mse")
 # What an ODE takes where nothing is asked for: wider than latent flows, since no decoder follows.
 ODE_DEFAULTS: dict[str, dict[str, Any]] = {
     name: {"inn": {"blocks": 4, "width": 64}} for name in ("morph", "morph-real", "morph-stable")
@@ -46,29 +46,111 @@ ODE_DEFAULTS: dict[str, dict[str, Any]] = {
 # Flows that know what a stable base and a goal are.
 _LINEAR_BASE = ("morph", "morph-real", "morph-stable", "linear")
 
-_SHARED = (
-    "ode",
-    "ode_options",
-    "optimizer",
-    "learning_rate",
-    "weight_decay",
-    "schedule",
-    "gradient_clip",
-    "max_epochs",
-    "budget",
-    "patience",
-    "validation_fraction",
-    "checkpoint",
-    "resume",
-    "device",
-    "dtype",
-    "random_state",
-    "verbose",
-    "callbacks",
-)
+# Its own parameters, and others' that mean something else here.
+PARAMETERS: dict[str, Parameter] = TRAINING | {
+    "ode": LATENT["ode"]._replace(
+        meaning="Name of a flow in `latent_morph.FLOWS`, or a recipe `(dim, **options) -> Flow`."
+    ),
+    "ode_options": Parameter(
+        [dict, None],
+        "dict or None",
+        "Options of the flow. None takes, for the `morph` family, four coupling blocks of 64 "
+        'units, and for `"morph-neural"` also `rk4` for its base; for the others their own '
+        "defaults.",
+    ),
+    "augment": Parameter(
+        [COUNT_OR_ZERO, None],
+        "int or None",
+        "Number of zeros appended to a state; None appends as many as a state has dimensions. "
+        "With zeros appended, trajectories of the data may cross.",
+    ),
+    "stable": Parameter(
+        ["boolean"],
+        "bool",
+        "Asymptotically stable by construction: every trajectory ends at `equilibrium_`, from "
+        "wherever it starts. Needs an ODE with a linear base.",
+    ),
+    "goal": Parameter(
+        ["array-like", StrOptions({"ends"}), None],
+        'array-like of shape (n_channels,), "ends" or None',
+        'Where the equilibrium sits, exactly; "ends" for the mean of the last points of the '
+        "trajectories. None lets it be learned. Needs an ODE with a linear base.",
+    ),
+    "scale": Parameter(
+        [StrOptions(set(SCALES))],
+        '{"standard", "shared", "log", "none"}',
+        "How values are scaled for training, and so which errors count: each channel by its "
+        "standard deviation, all by one number, by their signed logarithm (channels of small or "
+        "widely varying values count as much as others), or not at all.",
+    ),
+    "loss": Parameter(
+        [StrOptions(set(ERRORS))],
+        '{"mae", "mse"}',
+        "Mean absolute or squared error of the roll-outs, in scaled units.",
+    ),
+    "restarts": Parameter(
+        [COUNT_OR_ZERO],
+        "int",
+        "In each step of training, also roll out from so many random points of each trajectory: "
+        "each is a start of its own. 0 learns from the trajectories' own starts alone.",
+    ),
+    "start_noise": Parameter(
+        [NOT_NEGATIVE],
+        "float",
+        "Standard deviation of noise on the starts in training, in scaled units.",
+    ),
+    "start_spread": Parameter(
+        [NOT_NEGATIVE],
+        "float",
+        "Standard deviation of shifts of the starts in training, in scaled units, that the rest "
+        "of the trajectory follows by less and less up to nothing at its end: what somebody would "
+        "have demonstrated who began a little further off and aimed at the same goal. For few "
+        "demonstrations of a motion with a goal.",
+    ),
+    "spread_fade": Parameter(
+        [POSITIVE, StrOptions({"measured"})],
+        'float or "measured"',
+        "How fast such a shift fades: after a fraction s of the time, (1 - s) to this power is "
+        "left of it. 1 fades evenly; with 4 the motion soon joins the others. By default the "
+        "power is measured: how those training trajectories that start apart come together.",
+    ),
+    "velocity_weight": Parameter(
+        [NOT_NEGATIVE],
+        "float",
+        "Weight of the error of the vector field against finite differences of the data.",
+    ),
+    "linear_start": Parameter(
+        ["boolean"],
+        "bool",
+        "Let a linear base start as the least-squares fit to finite differences of the data.",
+    ),
+    "max_epochs": TRAINING["max_epochs"]._replace(
+        meaning="Steps of training. All trajectories are in every step."
+    ),
+    "budget": TRAINING["budget"]._replace(
+        meaning="Seconds after which training ends, refitting included."
+    ),
+    "patience": TRAINING["patience"]._replace(
+        meaning="End when so many steps brought no better validation score."
+    ),
+    "validation_fraction": TRAINING["validation_fraction"]._replace(
+        meaning="Fraction of the trajectories held out to choose the best step, at least one "
+        "where there are three or more. 0 keeps the last step."
+    ),
+    "refit": Parameter(
+        ["boolean"],
+        "bool",
+        "Where trajectories were held out, train anew on all of them for as many steps as were "
+        "best. Callbacks see two runs then.",
+    ),
+    "dtype": TRAINING["dtype"]._replace(
+        meaning="Precision of training; answers have double precision in any case."
+    ),
+}
 
 
-class DynamicsRegressor(FittedFiles):
+@documented
+class DynamicsRegressor(SeriesEstimator):
     """Learns an autonomous ODE from trajectories and rolls it out from new starts.
 
     `predict` gives trajectories from any starts at any times, `vector_field` the velocity of any
@@ -77,106 +159,13 @@ class DynamicsRegressor(FittedFiles):
 
     Parameters
     ----------
-    ode : str or callable, default="morph"
-        Name of a flow in `latent_morph.FLOWS`, or a recipe `(dim, **options) -> Flow`.
-    ode_options : dict or None, default=None
-        Options of the flow. None takes, for the `morph` family, four coupling blocks of 64 units,
-        and for `"morph-neural"` also `rk4` for its base; for the others their own defaults.
-    augment : int or None, default=None
-        Number of zeros appended to a state; None appends as many as a state has dimensions. With
-        zeros appended, trajectories of the data may cross.
-    stable : bool, default=False
-        Asymptotically stable by construction: every trajectory ends at `equilibrium_`, from
-        wherever it starts. Needs an ODE with a linear base.
-    goal : array-like of shape (n_channels,), "ends" or None, default=None
-        Where the equilibrium sits, exactly; "ends" for the mean of the last points of the
-        trajectories. None lets it be learned. Needs an ODE with a linear base.
-    scale : {"standard", "shared", "log", "none"}, default="standard"
-        How values are scaled for training, and so which errors count: each channel by its
-        standard deviation, all by one number, by their signed logarithm (channels of small or
-        widely varying values count as much as others), or not at all.
-    loss : {"mae", "mse"}, default="mae"
-        Mean absolute or squared error of the roll-outs, in scaled units.
-    restarts : int, default=2
-        In each step of training, also roll out from so many random points of each trajectory:
-        each is a start of its own. 0 learns from the trajectories' own starts alone.
-    start_noise : float, default=0.0
-        Standard deviation of noise on the starts in training, in scaled units.
-    start_spread : float, default=0.0
-        Standard deviation of shifts of the starts in training, in scaled units, that the rest of
-        the trajectory follows by less and less up to nothing at its end: what somebody would have
-        demonstrated who began a little further off and went for the same goal. For few
-        demonstrations of a motion with a goal.
-    spread_fade : float or "measured", default="measured"
-        How fast such a shift fades: after a share s of the time, (1 - s) to this power is left of
-        it. 1 fades evenly; with 4 the motion is soon where the others are. By default the power
-        is taken that tells best, of the trajectories to learn from, how those that start apart
-        come together.
-    velocity_weight : float, default=0.0
-        Weight of the error of the vector field against finite differences of the data.
-    linear_start : bool, default=True
-        Let a linear base start as the least-squares fit to finite differences of the data.
-    optimizer : {"adamw", "adam", "adamax"}, default="adamw"
-        The optimiser.
-    learning_rate : float, default=5e-3
-        Its highest learning rate.
-    weight_decay : float, default=1e-4
-        Its weight decay.
-    schedule : {"one-cycle", "exponential", "constant"}, default="one-cycle"
-        How the learning rate moves.
-    gradient_clip : float or None, default=1.0
-        Longest gradient.
-    max_epochs : int, default=1000
-        Steps of training. All trajectories are in every step.
-    budget : float or None, default=None
-        Seconds after which training ends, refitting included.
-    patience : int or None, default=None
-        End when so many steps brought no better validation score.
-    validation_fraction : float, default=0.0
-        Share of the trajectories held out to choose the best step, at least one where there are
-        three or more. 0 keeps the last step.
-    refit : bool, default=True
-        Where trajectories were held out, train anew on all of them for as many steps as were best.
-    checkpoint : str, Path or None, default=None
-        File to save the state of training in.
-    resume : bool, default=False
-        Continue from `checkpoint` if it exists.
-    device : str, default="cpu"
-        Where to train and predict.
-    dtype : {"float32", "float64"}, default="float32"
-        Precision of training; answers have double precision in any case.
-    random_state : int, RandomState instance or None, default=None
-        Seed of the start, of restarts and of the held-out choice.
-    verbose : int or bool, default=0
-        Log a line a step through `logging`: to standard error, unless logging was set up to go
-        elsewhere.
-    callbacks : sequence of Callback or callable, default=None
-        Told how training goes: `EarlyStopping`, `Checkpoint`, `CSVLog`, `TensorBoardLog`, a
-        `latent_morph.Callback` of one's own, or a function `(history, settings)` to call after
-        every step. With `refit` they see two runs. Not saved with the model.
+    {parameters}
 
     Attributes
     ----------
     equilibrium_ : ndarray of shape (n_channels,) or None
         Where the base's equilibrium is seen; None if the ODE has no linear base.
-    model_ : torch module
-        The flow and its zeros.
-    scaler_ : SeriesScaler
-        What scales values and times.
-    history_ : list of dict
-        One row a step, of the run that chose the number of steps where there were two.
-    best_epoch_ : int
-        The step whose weights, or number, were kept.
-    n_iter_ : int
-        Steps run.
-    n_learn_, n_validation_ : int
-        Trajectories learned from and validated on.
-    n_channels_ : int
-        Dimensions of a state.
-    n_features_in_ : int
-        Columns of a 2-D X, otherwise the channels.
-    fitted_on_table_ : bool
-        Whether X was 2-D: a 2-D X asked about later must then have as many columns.
+    {attributes}
 
     Examples
     --------
@@ -190,29 +179,13 @@ class DynamicsRegressor(FittedFiles):
            [0. , 0. ]])
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        name: COMMON_CONSTRAINTS[name] for name in _SHARED
-    } | {
-        "augment": [Interval(Integral, 0, None, closed="left"), None],
-        "stable": ["boolean"],
-        "goal": ["array-like", StrOptions({"ends"}), None],
-        "scale": [StrOptions(set(SCALES))],
-        "loss": [StrOptions(set(LOSSES))],
-        "restarts": [Interval(Integral, 0, None, closed="left")],
-        "start_noise": [Interval(Real, 0, None, closed="left")],
-        "start_spread": [Interval(Real, 0, None, closed="left")],
-        "spread_fade": [Interval(Real, 0, None, closed="neither"), StrOptions({"measured"})],
-        "velocity_weight": [Interval(Real, 0, None, closed="left")],
-        "linear_start": ["boolean"],
-        "refit": ["boolean"],
-    }
-
-    fitted_on_table_: bool
+    _parameters: ClassVar[Mapping[str, Parameter]] = PARAMETERS
+    _noun: ClassVar[str] = "trajectory"
 
     def __init__(
         self,
         *,
-        ode: str | Recipe = "morph",
+        ode: str | FlowRecipe = "morph",
         ode_options: dict[str, Any] | None = None,
         augment: int | None = None,
         stable: bool = False,
@@ -274,15 +247,6 @@ class DynamicsRegressor(FittedFiles):
         self.verbose = verbose
         self.callbacks = callbacks
 
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        tags.input_tags.allow_nan = True
-        return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "history_")  # written last: a fit that was broken off does not count
-
     # Fitting
 
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
@@ -300,91 +264,95 @@ class DynamicsRegressor(FittedFiles):
             a copy more, 0 as good as its absence. Only their proportions matter.
         """
         self._validate_params()
-        check_device("device", self.device)
-        if self.resume and not isinstance(self.random_state, Integral):
-            raise ValueError(f"resume needs an integer random_state, got {self.random_state!r}")
-        batch = check_trajectories(self._series(X, reset=True))
-        there, weight, _ = counted_cases(batch, sample_weight, None)
+        seed = self._validate_training()
+        batch = check_trajectories(self._validate_series(X, reset=True, min_columns=2))
+        chosen, weight, _ = select_weighted_cases(batch, sample_weight, None)
         if weight is not None:
-            batch = check_trajectories(batch[there])
+            batch = check_trajectories(batch[chosen])
         factors = None if weight is None else torch.from_numpy(weight / weight.mean())
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        learn, check = held_out(len(batch), self.validation_fraction, seed)
-        settings = self._settings()
-        if len(check) and self.refit and self.budget is not None:
+        train_cases, val_cases = split_trajectories(len(batch), self.validation_fraction, seed)
+        settings = self._settings(len(train_cases))
+        if len(val_cases) and self.refit and self.budget is not None:
             settings = replace(settings, budget=self.budget / 2)
-        whole = Examples(batch, weight=factors)
-        history = self._train(whole[learn], whole[check] if len(check) else None, seed, settings)
-        if len(check) and self.refit:
-            again = replace(settings, max_epochs=max(1, history.best_epoch), patience=None)
-            self._train(whole, None, seed, replace(again, checkpoint=None, resume=False))
-        self.n_learn_, self.n_validation_ = len(learn), len(check)
+        examples = Examples(batch, weight=factors)
+        history = self._train(
+            examples[train_cases],
+            examples[val_cases] if len(val_cases) else None,
+            seed,
+            settings,
+        )
+        if len(val_cases) and self.refit:
+            again = replace(
+                settings,
+                batch_size=len(batch),
+                max_epochs=max(1, history.best_epoch),
+                patience=None,
+                checkpoint=None,
+                resume=False,
+            )
+            self._train(examples, None, seed, again)
+        self.n_train_, self.n_val_ = len(train_cases), len(val_cases)
         self._finish(history)
         return self
 
     def _train(
-        self, learn: Examples, check: Examples | None, seed: int, settings: Settings
+        self,
+        train_examples: Examples,
+        val_examples: Examples | None,
+        seed: int,
+        settings: Settings,
     ) -> History:
         """Scales, builds and trains from scratch on trajectories in the units of the data."""
-        center = self._goal(learn)
-        self.scaler_ = SeriesScaler(self.scale).fit(learn.seen, center=center, weight=learn.weight)
-        scaled = self._scaled(learn.seen)
+        batch, weight = train_examples.inputs, train_examples.weight
+        self.scaler_ = SeriesScaler(self.scale).fit(
+            batch, center=self._goal(train_examples), weight=weight
+        )
         self._remember_params()
         with seeded(seed):
             self.model_ = self._build().to(self.device, DTYPES[self.dtype])
-        if self.start_spread:
-            self.model_.spread_fade = self._fade(scaled, learn.weight)
-        linear = base_of(self.model_.flow)
+        scaled = self._scale(batch)
+        linear = linear_base(self.model_.flow)
         if self.linear_start and linear is not None:
             states, velocity, case = finite_differences(scaled)
-            weight = None if learn.weight is None else learn.weight[case]
-            start_from(linear, fitted_matrix(states, velocity, weight))
+            weight_of_pair = None if weight is None else weight[case]
+            initialize_linear(linear, fit_matrix(states, velocity, weight_of_pair))
+        fade = self.spread_fade
+        if isinstance(fade, str):
+            fade = measure_fade(scaled, weight) if self.start_spread else 1.0
+        loss = RolloutLoss(
+            error=self.loss,
+            velocity_weight=self.velocity_weight,
+            restarts=self.restarts,
+            start_noise=self.start_noise,
+            start_spread=self.start_spread,
+            spread_fade=fade,
+        )
         return train(
             self.model_,
-            RolloutLoss(self.loss, velocity_weight=self.velocity_weight),
-            self._scaled_examples(learn),
-            None if check is None else self._scaled_examples(check),
+            loss,
+            self._scale_examples(train_examples),
+            None if val_examples is None else self._scale_examples(val_examples),
             self._validation_score,
-            replace(settings, batch_size=len(learn)),
+            settings,
             seed=seed,
-            callbacks=[*([ProgressLog()] if self.verbose else []), *(self.callbacks or ())],
+            callbacks=self._all_callbacks(),
         )
 
-    def _fade(self, scaled: SeriesBatch, weight: Tensor | None) -> float:
-        if isinstance(self.spread_fade, str):
-            return measured_fade(scaled, weight)
-        return self.spread_fade
-
-    def _scaled_examples(self, raw: Examples) -> Examples:
+    def _scale_examples(self, raw: Examples) -> Examples:
         weight = None if raw.weight is None else raw.weight.to(DTYPES[self.dtype])
-        return Examples(self._scaled(raw.seen), weight=weight).to(self.device)
+        return Examples(self._scale(raw.inputs), weight=weight).to(self.device)
 
-    def _settings(self) -> Settings:
-        return Settings(
-            optimizer=self.optimizer,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            schedule=self.schedule,
-            gradient_clip=self.gradient_clip,
-            batch_size=1,
-            max_epochs=self.max_epochs,
-            budget=self.budget,
-            patience=self.patience,
-            checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
-            resume=self.resume,
-        )
-
-    def _goal(self, learn: Examples) -> Tensor | None:
+    def _goal(self, examples: Examples) -> Tensor | None:
         """(C,) where the equilibrium is to be, in the units of the data, or None."""
         if self.goal is None:
             return None
         if isinstance(self.goal, str):
-            batch = learn.seen
+            batch = examples.inputs
             rows = batch.mask.all(-1).long() * torch.arange(1, batch.n_times + 1)
             ends = batch.values[torch.arange(len(batch)), rows.argmax(1)]
-            if learn.weight is None:
+            if examples.weight is None:
                 return ends.mean(0)
-            return learn.weight @ ends / learn.weight.sum()
+            return examples.weight @ ends / examples.weight.sum()
         try:
             point = torch.as_tensor(np.asarray(self.goal, dtype=np.float64))
         except (TypeError, ValueError) as problem:
@@ -415,19 +383,11 @@ class DynamicsRegressor(FittedFiles):
                 options["stable"] = True
             if self.goal is not None and self.ode != "linear":
                 options["goal"] = [0.0] * dim  # the scaler's origin is the goal
-        flow = resolve_flow(self.ode, options, "ode")(dim)
-        return DynamicsModel(
-            flow,
-            self.n_channels_,
-            restarts=self.restarts,
-            start_noise=self.start_noise,
-            start_spread=self.start_spread,
-            with_velocity=self.velocity_weight > 0,
-        )
+        return DynamicsModel(resolve_flow(self.ode, options)(dim), self.n_channels_)
 
     def _validation_score(self, model: DynamicsModel, examples: Examples) -> float:
         """Minus the mean squared error of roll-outs, in the units of the data."""
-        output = model(examples.seen)
+        output = model(examples.inputs)
         inverse = self.scaler_.inverse_values
         error = inverse(output.states.double()) - inverse(output.target.double())
         squares = error[output.mask].square()
@@ -437,27 +397,26 @@ class DynamicsRegressor(FittedFiles):
         return -float((factor * squares).sum() / factor.sum())
 
     def _finish(self, history: History) -> None:
-        self.model_ = self._precise(self.model_).eval()
+        self.model_ = self._to_answering_dtype(self.model_).eval()
         self.equilibrium_ = self._equilibrium()
-        self.best_epoch_ = history.best_epoch
-        self.n_iter_ = len(history.rows)
-        self.history_ = history.rows
+        super()._finish(history)
 
     def _new_model(self) -> DynamicsModel:
-        return self._precise(self._build())
+        return self._to_answering_dtype(self._build())
 
     def _program(self) -> Program:
         return dynamics_program(self.model_, self.scaler_)
 
-    def _precise(self, model: DynamicsModel) -> DynamicsModel:
+    def _to_answering_dtype(self, model: DynamicsModel) -> DynamicsModel:
         # Trained in single precision as a rule, but answers are worth double: starts and goals to
         # the digit.
-        return model.to(self._place().device, self._place().dtype)
+        return model.to(self._answering_dtype())
 
-    def _place(self) -> Tensor:
-        """A tensor on the device and in the precision of the answers."""
-        dtype = torch.float32 if self.device.startswith("mps") else torch.float64
-        return torch.zeros((), dtype=dtype, device=self.device)
+    def _answering_dtype(self) -> torch.dtype:
+        return torch.float32 if self.device.startswith("mps") else torch.float64
+
+    def _to_model(self, values: Tensor) -> Tensor:
+        return values.to(self.device, self._answering_dtype())
 
     def _equilibrium(self) -> np.ndarray | None:
         flow = self.model_.flow
@@ -473,34 +432,7 @@ class DynamicsRegressor(FittedFiles):
 
     # Input
 
-    def _series(self, X: Data, *, reset: bool) -> SeriesBatch:
-        if isinstance(X, (list, tuple)) and not len(X):
-            raise ValueError("X has no trajectories; wanted at least one")
-        table = is_table(X)
-        rules: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
-        if table and (reset or self.fitted_on_table_):
-            least = 2 if reset else 1  # at predict, a table of another width is told so
-            X = validate_data(self, X, reset=reset, ensure_min_features=least, **rules)
-        elif table:
-            X = check_array(X, estimator=self, **rules)
-        batch = as_series(X, dtype=torch.float64).to("cpu", torch.float64)
-        if not len(batch):
-            raise ValueError("X has no trajectories; wanted at least one")
-        if reset:
-            self.__dict__.pop("history_", None)  # what was fitted before no longer holds
-            self.fitted_on_table_ = table
-            self.n_channels_ = batch.n_channels
-            self.n_features_in_ = X.shape[1] if table else batch.n_channels
-            if not table and hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_  # of an earlier fit
-        elif batch.n_channels != self.n_channels_:
-            raise ValueError(
-                f"X has {batch.n_channels} channels, but {type(self).__name__} was fitted with "
-                f"{self.n_channels_}"
-            )
-        return batch
-
-    def _scaled(self, batch: SeriesBatch) -> SeriesBatch:
+    def _scale(self, batch: SeriesBatch) -> SeriesBatch:
         return self.scaler_.transform(batch).to(dtype=DTYPES[self.dtype])
 
     def _states(self, name: str, states: Data) -> Tensor:
@@ -511,21 +443,21 @@ class DynamicsRegressor(FittedFiles):
             raise ValueError(f"{name} must be numbers: {problem}") from problem
         if raw.ndim == 0 or raw.shape[-1] != self.n_channels_:
             raise ValueError(
-                f"{name} must have {self.n_channels_} values a state, as in fit; "
+                f"{name} must have {self.n_channels_} values per state, as in fit, "
                 f"got shape {raw.shape}"
             )
         if not np.isfinite(raw).all():
             raise ValueError(f"{name} must be finite, got NaN or infinity")
-        return self.scaler_.transform_values(torch.from_numpy(raw)).to(self._place())
+        return self._to_model(self.scaler_.transform_values(torch.from_numpy(raw)))
 
     def _elapsed(self, times: Data, batch: torch.Size) -> Tensor:
-        raw = as_moments("times", times)
+        raw = as_query_times("times", times)
         if raw.ndim == 0 or (raw.ndim > 1 and raw.shape[:-1] != batch):
             raise ValueError(
-                f"times must have shape (Q,) or {(*batch, 'Q')}, one row a start; "
+                f"times must have shape (Q,) or {(*batch, 'Q')}, one row per start, "
                 f"got {tuple(raw.shape)}"
             )
-        return (raw / self.scaler_.time_scale_).to(self._place())
+        return self._to_model(raw / self.scaler_.time_scale_)
 
     # Answers
 
@@ -549,7 +481,7 @@ class DynamicsRegressor(FittedFiles):
         """
         check_is_fitted(self)
         if times is None:
-            return self._rolled_out(y0)
+            return self._roll_out_series(y0)
         starts = self._states("y0", y0)
         if starts.ndim > 2:
             raise ValueError(
@@ -558,26 +490,26 @@ class DynamicsRegressor(FittedFiles):
             )
         with torch.no_grad():
             states = self.model_.roll_out(starts, self._elapsed(times, starts.shape[:-1]))
-        return self._in_units(states)
+        return self._to_units(states)
 
-    def _rolled_out(self, X: Data) -> np.ndarray:
+    def _roll_out_series(self, X: Data) -> np.ndarray:
         table = is_table(X)
-        batch = self._series(X, reset=False)
+        batch = self._validate_series(X, reset=False)
         first = start_rows(batch)
         scaled = self.scaler_.transform(batch)
         case = torch.arange(len(batch))
         elapsed = scaled.times - scaled.times[case, first].unsqueeze(1)
         with torch.no_grad():
             states = self.model_.roll_out(
-                scaled.values[case, first].to(self._place()),
-                elapsed.to(self._place()),
+                self._to_model(scaled.values[case, first]),
+                self._to_model(elapsed),
                 scaled.present.to(self.device),
             )
-        answer = self._in_units(states)
+        answer = self._to_units(states)
         answer[~batch.present.numpy()] = np.nan
         return answer[..., 0] if table else answer
 
-    def _in_units(self, states: Tensor) -> np.ndarray:
+    def _to_units(self, states: Tensor) -> np.ndarray:
         return self.scaler_.inverse_values(states.cpu().double()).numpy()
 
     def vector_field(self, y: Data) -> np.ndarray:
@@ -645,9 +577,9 @@ class DynamicsRegressor(FittedFiles):
         flow = self.model_.flow
         if not isinstance(flow, MorphFlow):
             raise ValueError(f"ode {self.ode!r} has no base ODE; the morph family has")
-        points = torch.from_numpy(np.asarray(x, dtype=np.float64)).to(self._place())
+        points = self._to_model(torch.from_numpy(np.asarray(x, dtype=np.float64)))
         with torch.no_grad():
-            return self._in_units(flow.warp(points)[..., : self.n_channels_])
+            return self._to_units(flow.warp(points)[..., : self.n_channels_])
 
     def score(self, X: Data, y: Data = None) -> float:
         """Minus the mean squared error of roll-outs over all values observed after the starts.
@@ -660,9 +592,9 @@ class DynamicsRegressor(FittedFiles):
             For pipelines.
         """
         check_is_fitted(self)
-        batch = self._series(X, reset=False)
+        batch = self._validate_series(X, reset=False)
         first = start_rows(batch)
-        guess = torch.from_numpy(self._rolled_out(batch))
+        guess = torch.from_numpy(self._roll_out_series(batch))
         after = torch.arange(batch.n_times) > first.unsqueeze(1)
         mask = batch.mask & after.unsqueeze(-1)
         if not mask.any():
@@ -707,13 +639,3 @@ def start_rows(batch: SeriesBatch) -> Tensor:
             f"so there is no state to start from"
         )
     return first_complete(batch)
-
-
-def held_out(n_cases: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Trajectories to learn from and to validate on: one at least, where there are three."""
-    everything = np.arange(n_cases)
-    if fraction == 0 or n_cases < 3:
-        return everything, everything[:0]
-    n_check = min(max(1, round(fraction * n_cases)), n_cases - 1)
-    order = np.random.RandomState(seed).permutation(n_cases)
-    return np.sort(order[n_check:]), np.sort(order[:n_check])

@@ -1,4 +1,4 @@
-"""FittedFiles: what a fitted estimator leaves behind, in files, pickles and exported programs."""
+"""PersistentEstimator: fitted estimators in files, pickles and exported programs."""
 
 import math
 from pathlib import Path
@@ -11,14 +11,15 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from latent_morph.checks import check_device
-from latent_morph.estimators.export import Program, write_program
-from latent_morph.io.model_file import UNREADABLE, rationed, read_model, write_model
+from latent_morph.estimators.migration import upgrade
+from latent_morph.io.export import Program, write_program
+from latent_morph.io.model_file import UNREADABLE, limit_allocation, read_model, write_model
 from latent_morph.seeding import seeded
 from latent_morph.series import SeriesScaler
-from latent_morph.training.callbacks import History
+from latent_morph.training import History
 
 
-class FittedFiles(BaseEstimator):
+class PersistentEstimator(BaseEstimator):
     """Saves, loads, pickles and exports an estimator that has a `model_` and a `scaler_`.
 
     Weights travel as numbers, and the network is built anew around them from the parameters it was
@@ -26,23 +27,23 @@ class FittedFiles(BaseEstimator):
     """
 
     # Ways to read a fitted estimator back are listed, not imported by name from a file.
-    _loadable: ClassVar[dict[str, type["FittedFiles"]]] = {}
+    _loadable: ClassVar[dict[str, type["PersistentEstimator"]]] = {}
 
     model_: Any
     scaler_: SeriesScaler
     n_channels_: int
     n_features_in_: int
     fitted_on_table_: bool
-    n_learn_: int
-    n_validation_: int
+    n_train_: int
+    n_val_: int
     history_: list[dict[str, float]]
     best_epoch_: int
     device: str
-    _fitted_with: dict[str, Any]
+    _fitted_params: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init_subclass__(**kwargs)
-        FittedFiles._loadable[cls.__name__] = cls
+        PersistentEstimator._loadable[cls.__name__] = cls
 
     def _new_model(self) -> nn.Module:
         """The network as it was before training, from the parameters and what was learned."""
@@ -65,15 +66,20 @@ class FittedFiles(BaseEstimator):
 
     def _remember_params(self) -> None:
         """To be called by `fit`: parameters set later say nothing of the model that is there."""
-        self._fitted_with = self.get_params(deep=False) | {"callbacks": None}
+        self._fitted_params = self.get_params(deep=False) | {"callbacks": None}
 
-    def _rebuilt(self, tensors: dict[str, Tensor]) -> nn.Module:
-        twin = type(self)(**self._fitted_with)
-        learned = {name: value for name, value in vars(self).items() if name.endswith("_")}
-        twin.__dict__.update(learned)
-        with seeded(0), rationed(tensors):  # nobody's random numbers are used up
+    def _rebuild_model(self, tensors: dict[str, Tensor]) -> nn.Module:
+        """The network with these weights, from the parameters that it was fitted with."""
+        twin = type(self)(**self._fitted_params)
+        twin.__dict__.update(
+            {name: value for name, value in vars(self).items() if name.endswith("_")}
+        )
+        with seeded(0), limit_allocation(tensors):  # nobody's random numbers are used up
             model = twin._new_model()
-        model.load_state_dict(tensors)
+        for name, expected in model.state_dict().items():
+            if name in tensors and tensors[name].dtype != expected.dtype:
+                raise ValueError(f"{name} must be {expected.dtype}, got {tensors[name].dtype}")
+        model.load_state_dict(tensors, assign=True)
         return model.to(self.device).eval()
 
     # Files
@@ -107,26 +113,25 @@ class FittedFiles(BaseEstimator):
             Where the model goes, whatever it was trained on.
         """
         check_device("device", device)
-        tensors, config = read_model(path)
+        tensors, config, version = read_model(path)
         try:
-            kind = FittedFiles._loadable[config["estimator"]]
+            upgrade(config, tensors, version)
+            kind = PersistentEstimator._loadable[config["estimator"]]
             params = config["params"] | {"device": device, "callbacks": None}
             if "class_weight" in params:
                 params["class_weight"] = _from_json_pairs(params["class_weight"])
-            if "hidden_dim" in params:  # which decided on the modes before they were a parameter
-                params.setdefault("encoder_modes", max(1, params["hidden_dim"] // 2))
             known = kind._get_param_names()
             estimator = kind(**{name: params[name] for name in known if name in params})
             estimator._validate_params()
             estimator._remember_params()
             estimator._restore(config)
             estimator._restore_extra(config)
-            estimator.model_ = estimator._rebuilt(tensors)
+            estimator.model_ = estimator._rebuild_model(tensors)
             estimator._finish(History(config["history"], config["best_epoch"], math.nan))
         except UNREADABLE as problem:
             raise ValueError(f"{path} does not hold a complete model: {problem!r}") from problem
         if not isinstance(estimator, cls):
-            raise ValueError(f"{path} holds a {config['estimator']}, not a {cls.__name__}")
+            raise ValueError(f"{path} must hold a {cls.__name__}, got a {config['estimator']}")
         return estimator
 
     def export(self, path: str | Path, format: str = "onnx") -> Path:
@@ -153,10 +158,10 @@ class FittedFiles(BaseEstimator):
 
     def _config(self) -> dict[str, Any]:
         """What a file says of a fitted estimator beside its weights."""
-        params = dict(self._fitted_with)
+        params = dict(self._fitted_params)
         for name, value in params.items():
             if callable(value):
-                raise ValueError(f"{name} is a function, which no file holds; use a flow's name")
+                raise ValueError(f"{name} must be a registered name to be saved, got a function")
         if not isinstance(params["random_state"], (int, np.integer, type(None))):
             params["random_state"] = None
         params["class_weight"] = _json_pairs(params.get("class_weight"))
@@ -170,8 +175,8 @@ class FittedFiles(BaseEstimator):
             "fitted_on_table": self.fitted_on_table_,
             "history": self.history_,
             "best_epoch": self.best_epoch_,
-            "n_learn": self.n_learn_,
-            "n_validation": self.n_validation_,
+            "n_train": self.n_train_,
+            "n_val": self.n_val_,
         }
 
     def _restore(self, config: dict[str, Any]) -> None:
@@ -182,8 +187,8 @@ class FittedFiles(BaseEstimator):
         if config["feature_names_in"] is not None:
             self.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
         self.scaler_ = SeriesScaler.from_state(config["scaler"])
-        self.n_learn_ = config["n_learn"]
-        self.n_validation_ = config["n_validation"]
+        self.n_train_ = config["n_train"]
+        self.n_val_ = config["n_val"]
 
     # Pickle, joblib and skops
 
@@ -200,7 +205,7 @@ class FittedFiles(BaseEstimator):
         if "model_" in state:
             self.scaler_ = SeriesScaler.from_state(state["scaler_"])
             weights = {name: torch.as_tensor(value) for name, value in state["model_"].items()}
-            self.model_ = self._rebuilt(weights)
+            self.model_ = self._rebuild_model(weights)
 
 
 def _json_pairs(mapping: Any) -> Any:  # noqa: ANN401

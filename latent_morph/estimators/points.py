@@ -1,4 +1,4 @@
-"""LatentODEPointClassifier: one label a time point."""
+"""LatentODEPointClassifier: one label per time point."""
 
 from typing import Any, Self, overload
 
@@ -9,142 +9,34 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
-from latent_morph.estimators.base import counted_cases
 from latent_morph.estimators.classifier import ClassifierBase, class_logits
-from latent_morph.estimators.export import Program, classifier_program
-from latent_morph.models.decoders import PointHead
+from latent_morph.estimators.inputs import select_weighted_cases
+from latent_morph.estimators.parameters import documented
+from latent_morph.estimators.programs import classifier_program
+from latent_morph.io.export import Program
+from latent_morph.models import PointHead
 from latent_morph.series import Data, SeriesBatch, insert_rows, is_timed
 
 
+@documented
 class LatentODEPointClassifier(ClassifierBase):
     """Classifies every time point of irregular series with a latent ODE.
 
-    Labels come one a time point: an array (n_cases, n_times), or a list with one array a series
-    where lengths differ. A plain vector of one label a series is taken to hold at each of its
-    points, and answers then are one a series too.
+    Labels come one per time point: an array (n_cases, n_times), or a list with one array per
+    series where lengths differ. A plain vector of one label per series is taken to hold at each of
+    its points, and answers are then one per series too.
 
     Parameters
     ----------
-    ode : str or callable, default="morph"
-        The generative ODE: a name from `latent_morph.FLOWS`, or a recipe
-        `(latent_dim, **options) -> Flow`.
-    ode_options : dict, default=None
-        Options of the recipe, for example `{"rtol": 1e-3}` for `"dopri5"`.
-    encoder : {"morph", "gru-ode"}, default="morph"
-        How series are encoded: in closed form, by linear flows with jumps at the observations, or
-        by a GRU update at every observation with any ODE between them. The next four parameters
-        are the former's, the three after them the latter's.
-    encoder_layers : int, default=3
-        Layers of the closed-form encoder.
-    encoder_modes : int, default=16
-        Decaying rotations by which a layer remembers, in each direction of time.
-    dropout : float, default=0.2
-        Share of each layer's update that is left out in training.
-    pool : int, default=1
-        Observations that are taken in together; for long series 4 is some twice as fast.
-    encoder_ode : str or callable, default="linear"
-        The ODE of the encoder's hidden state between observations.
-    encoder_ode_options : dict, default=None
-        Its options. None gives `"linear"` a fading memory (stable, independent modes).
-    bidirectional : bool, default=True
-        Whether the encoder also sweeps forwards in time; the paper's goes backwards only.
-    head : {"trajectory+context", "trajectory"}, default="trajectory+context"
-        What the class is read from: the latent trajectory joined with the encoder's states, or
-        the trajectory alone, as in the paper.
-    latent_dim : int, default=16
-        Dimensions of the latent state.
-    hidden_dim : int, default=64
-        Units of the encoder's state, and of the head where there are classes.
-    decoder_width : int, default=64
-        Hidden units of the decoder.
-    decoder_depth : int, default=1
-        Hidden layers of the decoder; 0 is linear.
-    noise_std : float or "learned", default="learned"
-        Standard deviation of the observation noise, channels being scaled to 1.
-    classification_weight : float, default=1.0
-        Weight of the cross-entropy.
-    reconstruction_weight : float, default=0.1
-        Weight of the negative log-likelihood of the observed values, a mean over them.
-    kl_weight : float, default=0.1
-        Weight of the posterior's divergence from a standard normal, per observed value.
-    kl_warmup : float, default=0.2
-        Share of training over which that weight rises from 0.
-    sample_z0 : bool, default=True
-        Whether training draws z0 from its posterior. False takes the posterior's mean: nothing is
-        random about a step then, and nothing but the divergence says how wide a posterior is.
-    class_weight : dict, "balanced" or None, default=None
-        Factors of the classes in the cross-entropy.
-    time_origin : {"case", "absolute"}, default="case"
-        Whether each series starts at time 0, or times are counted from the earliest in training.
-    optimizer : {"adamw", "adam", "adamax"}, default="adamw"
-        The optimiser.
-    learning_rate : float, default=4e-3
-        Its highest learning rate.
-    weight_decay : float, default=0.01
-        Its weight decay.
-    schedule : {"one-cycle", "exponential", "constant"}, default="one-cycle"
-        How the learning rate goes over training: up and down, down to a hundredth, or not at all.
-    gradient_clip : float or None, default=1.0
-        Largest norm of a gradient.
-    batch_size : int, default=64
-        Series a step.
-    max_epochs : int, default=40
-        Passes over the training series at most.
-    budget : float or None, default=None
-        Seconds of training at most; the schedule is fitted to it. With a budget the result
-        depends on the machine's speed.
-    patience : int or None, default=None
-        Stop after so many epochs without a better validation score.
-    validation_fraction : float, default=0.1
-        Share of the series, or of the groups, held out to pick the best epoch. Fewer than ten
-        series are all learned from, and the last epoch is kept.
-    checkpoint : str, Path or None, default=None
-        File for the state of training, written every half minute and at the end.
-    resume : bool, default=False
-        Continue from the checkpoint if it exists.
-    compile : bool, default=False
-        Have torch compile the invertible networks, which takes some tens of seconds at first.
-        On a CPU little is gained, and nothing in training, unless they are large; without a
-        compiler training goes on as without this.
-    device : str, default="cpu"
-        Where to compute: "cpu" or a CUDA device.
-    dtype : {"float32", "float64"}, default="float32"
-        Precision of training and of answers. Double precision takes longer and is for results
-        that are to agree to many digits.
-    random_state : int, RandomState instance or None, default=None
-        Seed of everything random; the same seed gives the same result.
-    verbose : int or bool, default=0
-        Log a line an epoch through `logging`: to standard error, unless logging was set up to go
-        elsewhere.
-    callbacks : sequence of Callback or callable, default=None
-        Told how training goes: `EarlyStopping`, `Checkpoint`, `CSVLog`, `TensorBoardLog`, a
-        `latent_morph.Callback` of one's own, or a function `(history, settings)` to call after
-        every epoch. Not saved with the model.
+    {parameters}
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         The labels.
-    model_ : LatentODE
-        The trained network.
-    scaler_ : SeriesScaler
-        Scales learned from the training series.
-    history_ : list of dict
-        One row an epoch: losses, validation score, seconds.
-    best_epoch_ : int
-        The epoch whose weights were kept.
-    n_iter_ : int
-        Epochs run.
-    n_learn_, n_validation_ : int
-        Series learned from and validated on.
-    n_channels_ : int
-        Channels of the series.
-    n_features_in_ : int
-        Columns of a 2-D X, otherwise the channels.
-    fitted_on_table_ : bool
-        Whether X was 2-D: a 2-D X asked about later must then have as many columns.
-    one_label_a_series_ : bool
-        Whether labels came one a series: answers then do too.
+    {attributes}
+    one_label_per_series_ : bool
+        Whether labels came as one per series: answers then do too.
 
     Examples
     --------
@@ -181,14 +73,14 @@ class LatentODEPointClassifier(ClassifierBase):
         """
         self._validate_params()
         self._check_target(y)
-        batch = self._series(X, reset=True)
-        labels, self.one_label_a_series_ = flat_labels(y, batch)
-        if not self.one_label_a_series_:
+        batch = self._validate_series(X, reset=True)
+        labels, self.one_label_per_series_ = flat_labels(y, batch)
+        if not self.one_label_per_series_:
             check_sorted(X)
-        there, weight, groups = counted_cases(batch, sample_weight, groups)
+        chosen, weight, groups = select_weighted_cases(batch, sample_weight, groups)
         of_case = np.repeat(np.arange(len(batch)), batch.lengths.numpy())
-        labels = labels[np.isin(of_case, np.arange(len(batch))[there])]
-        batch = batch[there]
+        labels = labels[np.isin(of_case, np.arange(len(batch))[chosen])]
+        batch = batch[chosen]
         codes = torch.full(batch.values.shape[:2], -1, dtype=torch.int64)
         flat = self._encode_labels(labels)
         codes[batch.present] = torch.from_numpy(flat)
@@ -226,13 +118,13 @@ class LatentODEPointClassifier(ClassifierBase):
             Or a list of arrays (T_i, n_classes) where lengths differ; or, fitted with one label a
             series and without `times`, the mean over points, (n_cases, n_classes).
         """
-        batch = self._asked(X)
+        batch = self._validate_fitted(X)
         if times is not None:
             return self._probabilities_at(batch, self._query_times(times, batch)).numpy()
-        if not self.one_label_a_series_:
+        if not self.one_label_per_series_:
             check_sorted(X)
         answers = self._probabilities(batch)
-        if self.one_label_a_series_:
+        if self.one_label_per_series_:
             inside = batch.present.unsqueeze(-1)
             return ((answers * inside).sum(1) / inside.sum(1)).numpy()
         if bool((batch.lengths == batch.n_times).all()):
@@ -258,8 +150,8 @@ class LatentODEPointClassifier(ClassifierBase):
         Returns
         -------
         ndarray of shape (n_cases, n_times)
-            Or a list of arrays (T_i,) where lengths differ; or, fitted with one label a series and
-            without `times`, (n_cases,).
+            Or a list of arrays (T_i,) where lengths differ; or, fitted with one label per series
+            and without `times`, (n_cases,).
         """
         check_is_fitted(self)
         answers = self.predict_proba(X, times)
@@ -268,7 +160,7 @@ class LatentODEPointClassifier(ClassifierBase):
         return self.classes_[answers.argmax(-1)]
 
     def score(self, X: Data, y: Data, sample_weight: Data = None) -> float:
-        """Share of time points, or of series if fitted so, whose label is right.
+        """Fraction of time points, or of series if fitted so, whose label is right.
 
         Parameters
         ----------
@@ -280,10 +172,10 @@ class LatentODEPointClassifier(ClassifierBase):
             Factors of the series.
         """
         check_is_fitted(self)
-        if self.one_label_a_series_:
+        if self.one_label_per_series_:
             return float(super().score(X, y, sample_weight))
         check_sorted(X)
-        batch = self._asked(X)
+        batch = self._validate_fitted(X)
         labels, _ = flat_labels(y, batch)
         best = self._probabilities(batch).argmax(-1)[batch.present]
         weight = None
@@ -294,7 +186,7 @@ class LatentODEPointClassifier(ClassifierBase):
     def _probabilities(self, batch: SeriesBatch) -> Tensor:
         """(N, T, K) at the series' own times; what stands in padding means nothing."""
         shape = len(batch), batch.n_times, len(self.classes_)
-        answers = torch.zeros(shape, dtype=self._precision())
+        answers = torch.zeros(shape, dtype=self._fitted_dtype())
         for chosen, output in self._outputs(batch):
             part = class_logits(output).softmax(-1)
             answers[chosen, : part.shape[1]] = part.cpu()
@@ -303,7 +195,7 @@ class LatentODEPointClassifier(ClassifierBase):
     def _probabilities_at(self, batch: SeriesBatch, query: Tensor) -> Tensor:
         """(N, Q, K) at scaled times (N, Q), which become rows where nothing was observed."""
         answers = []
-        for chosen, part in self._parts(batch):
+        for chosen, part in self._scaled_parts(batch):
             wider, rows = insert_rows(part, query[chosen].to(part.device))
             with torch.inference_mode():
                 all_rows = class_logits(self.model_(wider)).softmax(-1)
@@ -311,22 +203,22 @@ class LatentODEPointClassifier(ClassifierBase):
         return torch.cat(answers)
 
     def _program(self) -> Program:
-        answer = "averaged" if self.one_label_a_series_ else "points"
+        answer = "averaged" if self.one_label_per_series_ else "points"
         return classifier_program(self.model_, self.scaler_, self.classes_, answer=answer)
 
     def _extra_config(self) -> dict[str, Any]:
-        return super()._extra_config() | {"one_label_a_series": self.one_label_a_series_}
+        return super()._extra_config() | {"one_label_per_series": self.one_label_per_series_}
 
     def _restore_extra(self, config: dict[str, Any]) -> None:
         super()._restore_extra(config)
-        self.one_label_a_series_ = config["one_label_a_series"]
+        self.one_label_per_series_ = config["one_label_per_series"]
 
 
 def flat_labels(y: Data, batch: SeriesBatch) -> tuple[np.ndarray, bool]:
-    """Labels of all time points, series after series, and whether they came as one a series."""
+    """Labels of all time points, series after series, and whether they came as one per series."""
     y = y if isinstance(y, (list, tuple)) else np.asarray(y)
     if len(y) != len(batch):
-        raise ValueError(f"y has {len(y)} entries, but X has {len(batch)} series")
+        raise ValueError(f"y must have {len(batch)} entries, one per series of X, got {len(y)}")
     lengths = batch.lengths.numpy()
     column = isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 < batch.n_times
     if column or np.ndim(y[0]) == 0:
@@ -337,7 +229,7 @@ def flat_labels(y: Data, batch: SeriesBatch) -> tuple[np.ndarray, bool]:
     for case, (labels, length) in enumerate(zip(rows, lengths, strict=True)):
         if labels.shape != (length,):
             raise ValueError(
-                f"y of case {case} must have shape ({length},), one label a time point, "
+                f"y of case {case} must have shape ({length},), one label per time point, "
                 f"got {labels.shape}"
             )
     return np.concatenate(rows), False

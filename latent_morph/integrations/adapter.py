@@ -13,7 +13,7 @@ from latent_morph.series import Data
 # Enough for another library's tests, which ask for answers and not for good ones.
 TINY: dict[str, Any] = {
     "ode": "linear",
-    "encoder_layers": 1,
+    "encoder_options": {"layers": 1},
     "latent_dim": 2,
     "hidden_dim": 4,
     "decoder_width": 4,

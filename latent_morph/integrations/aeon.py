@@ -21,15 +21,13 @@ class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
     """`latent_morph.LatentODEClassifier` as an aeon classifier.
 
     Takes every collection that aeon knows: unequal lengths, any number of channels, NaN for what
-    is missing.
+    is missing. Parameters are those of `latent_morph.LatentODEClassifier` and one more.
 
     Parameters
     ----------
     time_channel : int or None, default=None
         The channel that holds the times, for aeon's collections have none of their own; it is
         not classified by otherwise. None has time go 0, 1, 2, ...
-
-    The other parameters are those of `latent_morph.LatentODEClassifier`.
 
     Attributes
     ----------

@@ -7,7 +7,6 @@ filled.
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -16,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
-from latent_morph.io.records import atomic_path
+from latent_morph.io.atomic import write_bytes_atomic
 
 FORMAT = "latent_morph"
-# Since 2 there is a checksum, and the halves of the closed-form encoder's modes lie side by side.
-# Since 3 the weights of an invertible network's blocks lie together, and a goal is reached by
-# moving what goes into the network instead of what comes out.
-VERSION = 3
+# Version 0.1 of the package wrote 3; since 4 the blocks of an invertible network have weights of
+# their own, and encoders have options (`latent_morph.estimators.migration`).
+VERSION = 4
+OLDEST = 3
 
 # What rebuilding a model from a file that holds anything at all may raise.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -36,9 +35,8 @@ def write_model(path: str | Path, tensors: dict[str, Tensor], config: dict[str, 
     Raises:
         ValueError: Something in `config` is neither text, numbers, nor lists and dicts of them.
     """
-    save_file = _safetensors().save_file
-    target = Path(path)
-    text = json.dumps(config, default=_plain)
+    safetensors = _import_safetensors()
+    text = json.dumps(config, default=_to_json)
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     header = {
         "format": FORMAT,
@@ -46,59 +44,48 @@ def write_model(path: str | Path, tensors: dict[str, Tensor], config: dict[str, 
         "config": text,
         "sha256": checksum(plain, text, VERSION),
     }
-    with atomic_path(target) as temporary:
-        save_file(plain, temporary, metadata=header)
-    return target
+    return write_bytes_atomic(path, safetensors.torch.save(plain, metadata=header))
 
 
-def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what `write_model` wrote.
+def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any], int]:
+    """Reads what `write_model` wrote: tensors, config, and the version of the format.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The file is truncated, changed, from something else, from a newer version, or
-            from an older one in which weights had another order.
+            from one older than version 0.1.
     """
-    library = _safetensors(root=True)
+    safetensors = _import_safetensors()
     source = Path(path)
     if not source.is_file():
         raise FileNotFoundError(f"no model file at {source}")
     try:
-        with library.safe_open(source, framework="pt") as file:
+        with safetensors.safe_open(source, framework="pt") as file:
             header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (library.SafetensorError, *UNREADABLE) as problem:
+            # Copies are aligned in memory, so that sums are rounded as in the saved model.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
+    except (safetensors.SafetensorError, *UNREADABLE) as problem:
         raise ValueError(f"{source} is no complete safetensors file: {problem}") from problem
     if header.get("format") != FORMAT:
         raise ValueError(f"{source} was not written by latent_morph's save")
     try:
         version = int(header["version"])
-        if version > VERSION:
+        if version > VERSION or version < OLDEST:
             raise _VersionError(
-                f"{source} is of format version {version}; this latent_morph reads up to {VERSION}"
+                f"{source} must be of format version {OLDEST} to {VERSION}, got {version}: "
+                + ("update latent_morph" if version > VERSION else "fit and save the model again")
             )
         text = header["config"]
-        if version >= 2 or "sha256" in header:
-            if header["sha256"] != checksum(tensors, text, version):
-                raise ValueError("its content is not what its checksum says, so it was changed")
-        if version < 2 and any(name.startswith("encoder.layers.") for name in tensors):
-            raise _VersionError(
-                f"{source} is of format version {version}, in which the weights of the encoder "
-                f"'morph' had another order: fit and save the model again"
-            )
-        if version < 3 and any(name.endswith("warp.goal") for name in tensors):
-            raise _VersionError(
-                f"{source} is of format version {version}, in which an ODE reached its goal in "
-                f"another way: fit and save the model again"
-            )
+        if header["sha256"] != checksum(tensors, text, version):
+            raise ValueError("its content is not what its checksum says, so it was changed")
         config = json.loads(text)
         if not isinstance(config, dict):
-            raise ValueError(f"its config is a JSON {type(config).__name__}, not an object")
+            raise ValueError(f"its config must be a JSON object, got {type(config).__name__}")
     except _VersionError:
         raise
     except (KeyError, ValueError, RecursionError) as problem:
         raise ValueError(f"{source} is damaged: {problem!r}") from problem
-    return tensors, config
+    return tensors, config, version
 
 
 def checksum(tensors: Mapping[str, Tensor], config: str, version: int) -> str:
@@ -114,59 +101,59 @@ def checksum(tensors: Mapping[str, Tensor], config: str, version: int) -> str:
 
 
 @contextmanager
-def rationed(tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Stops whoever builds a model much larger than these tensors, before memory is taken.
+def limit_allocation(tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Builds modules without memory, and stops whoever builds far more than these tensors.
 
-    A file is as large as the model in it; only a forged one asks for more.
+    A file is as large as the model in it; only a forged one asks for more. Modules are built on
+    torch's meta device, for `load_state_dict(tensors, assign=True)` to fill.
 
     Raises:
         ValueError: So much was asked for.
     """
     held = sum(tensor.numel() for tensor in tensors.values())
-    with _Rationed(100_000 + 10 * held):
+    with torch.device("meta"), _AllocationLimit(100_000 + 10 * held):
         yield
 
 
-class _Rationed(TorchDispatchMode):
-    """Counts the elements of new tensors."""
+class _AllocationLimit(TorchFunctionMode):
+    """Counts the elements that functions of torch return."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__()
-        self.most = self.left = most
+        self.limit = self.left = limit
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self,
         func: Any,  # noqa: ANN401
         types: Any,  # noqa: ANN401
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        kwargs = kwargs or {}
-        if not any("Tensor" in str(argument.type) for argument in func._schema.arguments):
-            # Made from numbers alone: without memory first, to learn how large it will be.
-            sketch = func(*args, **kwargs | {"device": "meta"})
-            self.left -= math.prod(sketch.shape)
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.left -= result.numel()
             if self.left < 0:
                 raise ValueError(
-                    f"it describes a model of more than {self.most} numbers, beyond what it holds"
+                    f"the model must have at most {self.limit} numbers, ten times what the file "
+                    f"holds, got more"
                 )
-        return func(*args, **kwargs)
+        return result
 
 
 class _VersionError(ValueError):
     """A file of a version that cannot be read; there is nothing else to say about it."""
 
 
-def _plain(value: object) -> object:
+def _to_json(value: object) -> object:
     """What NumPy and torch leave among parameters, in the numbers and lists that JSON knows."""
     if isinstance(value, (np.generic, np.ndarray, Tensor)):
         return value.tolist()
     if isinstance(value, PurePath):
         return str(value)
-    raise ValueError(f"{value!r} is nothing that a model file can hold; wanted text or numbers")
+    raise ValueError(f"a model file must hold text and numbers only, got {value!r}")
 
 
-def _safetensors(*, root: bool = False) -> Any:  # noqa: ANN401
+def _import_safetensors() -> Any:  # noqa: ANN401
     try:
         import safetensors
         import safetensors.torch
@@ -174,4 +161,4 @@ def _safetensors(*, root: bool = False) -> Any:  # noqa: ANN401
         raise ImportError(
             'saving and loading models needs safetensors: pip install "latent_morph[safe]"'
         ) from problem
-    return safetensors if root else safetensors.torch
+    return safetensors

@@ -1,0 +1,63 @@
+"""What users hand in: tables or series, query times, weights."""
+
+import numpy as np
+import torch
+from sklearn.utils.validation import _check_sample_weight, check_consistent_length
+from torch import Tensor
+
+from latent_morph.series import Data, SeriesBatch
+
+
+def is_table(X: Data) -> bool:
+    """Whether X is rows of plain numbers, which scikit-learn knows how to check."""
+    if isinstance(X, (SeriesBatch, Tensor)):
+        return False
+    if hasattr(X, "ndim"):
+        return X.ndim < 3 and not (X.ndim == 1 and X.dtype == object)
+    if isinstance(X, (list, tuple)) and not X:
+        return False
+    if isinstance(X, (list, tuple)):
+        # Nested lists may be a table; arrays in a list are series that happen to be equally long.
+        return all(isinstance(row, list) and len(row) == len(X[0]) for row in X) and not any(
+            np.ndim(cell) for row in X for cell in row
+        )
+    return True
+
+
+def as_query_times(name: str, times: Data) -> Tensor:
+    """Times that somebody asks for, in float64; timedeltas become seconds."""
+    try:
+        raw = np.asarray(times)
+        if raw.dtype.kind == "m":
+            raw = raw / np.timedelta64(1, "s")
+        if raw.dtype.kind == "M":
+            raise ValueError("dates have no place on a clock that starts with each series")
+        raw = raw.astype(np.float64)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(
+            f"{name} must be numbers in the units of the data: {problem}"
+        ) from problem
+    if not np.isfinite(raw).all():
+        raise ValueError(f"{name} must be finite, got NaN or infinity")
+    return torch.from_numpy(raw)
+
+
+def select_weighted_cases(
+    batch: SeriesBatch, sample_weight: Data, groups: Data
+) -> tuple[np.ndarray | slice, np.ndarray | None, Data]:
+    """Cases of positive weight, their weights and their groups: weight zero is absence.
+
+    Raises:
+        ValueError: There is not one weight, or one group, per case, or no weight is positive.
+    """
+    if groups is not None:
+        check_consistent_length(batch.values, groups)
+    if sample_weight is None:
+        return slice(None), None, groups
+    weight = _check_sample_weight(
+        sample_weight, batch.values, dtype=np.float64, ensure_non_negative=True
+    )
+    chosen = np.flatnonzero(weight)
+    if not len(chosen):
+        raise ValueError("sample_weight must be positive for some series, got zero for all")
+    return chosen, weight[chosen], None if groups is None else np.asarray(groups)[chosen]

@@ -1,0 +1,179 @@
+"""LatentODEBase: building and fitting a latent ODE; subclasses add labels and answers."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from latent_morph.bijections.compiling import compile_bijections
+from latent_morph.checks import check_choice
+from latent_morph.encoders import ENCODERS, Encoder, EncoderRecipe
+from latent_morph.estimators.base import SeriesEstimator
+from latent_morph.estimators.parameters import DTYPES
+from latent_morph.estimators.split import split_cases
+from latent_morph.flows import FlowRecipe, resolve_flow
+from latent_morph.losses import LatentODELoss
+from latent_morph.models import Decoder, LatentODE, LatentOutput, PointHead, SeriesHead
+from latent_morph.seeding import seeded
+from latent_morph.series import Data, Examples, SeriesBatch, SeriesScaler
+from latent_morph.training import train
+
+
+class LatentODEBase(SeriesEstimator):
+    """The shared skeleton; subclasses own their parameters, labels and answers."""
+
+    _head_type: ClassVar[type[PointHead] | type[SeriesHead] | None] = None
+    # Options of encoders that differ from the encoders' own defaults.
+    _encoder_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    # Parameters that methods here use; each subclass lists them in its own constructor.
+    ode: str | FlowRecipe
+    ode_options: dict[str, Any] | None
+    encoder: str | EncoderRecipe
+    encoder_options: dict[str, Any] | None
+    latent_dim: int
+    hidden_dim: int
+    decoder_width: int
+    decoder_depth: int
+    noise_std: float | str
+    reconstruction_weight: float
+    kl_weight: float
+    kl_warmup: float
+    sample_z0: bool
+    time_origin: str
+    batch_size: int
+    validation_fraction: float
+    compile: bool
+
+    def _validate_fitted(self, X: Data) -> SeriesBatch:
+        """The series that a fitted estimator is asked about, in the units of the data."""
+        check_is_fitted(self)
+        return self._validate_series(X, reset=False)
+
+    def _scale(self, batch: SeriesBatch) -> SeriesBatch:
+        return self.scaler_.transform(batch).to(dtype=self._fitted_dtype())
+
+    # Fitting
+
+    def _fit(
+        self,
+        batch: SeriesBatch,
+        *,
+        target: SeriesBatch | None = None,
+        labels: Tensor | None = None,
+        strata: np.ndarray | None = None,
+        groups: Data = None,
+        weight: np.ndarray | None = None,
+        class_weight: Tensor | None = None,
+    ) -> Self:
+        seed = self._validate_training()
+        self._remember_params()
+        train_cases, val_cases = split_cases(
+            len(batch), self.validation_fraction, seed, strata, groups
+        )
+        factors = None if weight is None else torch.from_numpy(weight / weight[train_cases].mean())
+        self.scaler_ = SeriesScaler(origin=self.time_origin).fit(
+            batch[train_cases] if target is None else target[train_cases],
+            weight=None if factors is None else factors[train_cases],
+        )
+        if target is not None:
+            target = self._scale_target(target, batch.times[:, 0])
+        if factors is not None:
+            factors = factors.to(self._fitted_dtype())
+        if class_weight is not None:
+            class_weight = class_weight.to(self.device, self._fitted_dtype())
+        examples = Examples(self._scale(batch), target, labels, factors).to(self.device)
+        with seeded(seed):
+            self.model_ = self._new_model().to(self.device)
+            if self.compile:
+                compile_bijections(self.model_)
+        history = train(
+            self.model_,
+            self._loss(class_weight),
+            examples[train_cases],
+            examples[val_cases] if len(val_cases) else None,
+            lambda model, part: self._validation_score(model, part, class_weight),
+            self._settings(self.batch_size),
+            seed=seed,
+            callbacks=self._all_callbacks(),
+        )
+        self.n_train_, self.n_val_ = len(train_cases), len(val_cases)
+        self.model_.eval()
+        self._finish(history)
+        return self
+
+    def _scale_target(self, target: SeriesBatch, starts: Tensor) -> SeriesBatch:
+        """The target in scaled units, on the clock of the series that the encoder sees."""
+        scaled = self._scale(target)
+        times = self.scaler_.scale_times(target.times, starts)
+        return SeriesBatch(scaled.values, times, scaled.mask, scaled.lengths)
+
+    def _loss(self, class_weight: Tensor | None) -> LatentODELoss:
+        return LatentODELoss(
+            reconstruction_weight=self.reconstruction_weight,
+            kl_weight=self.kl_weight,
+            classification_weight=getattr(self, "classification_weight", 0.0),
+            kl_warmup=self.kl_warmup,
+            sample_z0=self.sample_z0,
+            keep=getattr(self, "keep", None),
+            target_points=getattr(self, "target_points", None),
+            class_weight=class_weight,
+        )
+
+    def _validation_score(
+        self, model: LatentODE, examples: Examples, class_weight: Tensor | None
+    ) -> float:
+        """What picks the best epoch, higher being better."""
+        raise NotImplementedError
+
+    def _n_classes(self) -> int:
+        return 0
+
+    # Building
+
+    def _new_model(self) -> LatentODE:
+        encoder = self._new_encoder(self.n_channels_)
+        flow = resolve_flow(self.ode, self.ode_options)(self.latent_dim)
+        decoder = Decoder(
+            self.latent_dim,
+            self.n_channels_,
+            width=self.decoder_width,
+            depth=self.decoder_depth,
+            noise_std=self.noise_std,
+        )
+        head = None
+        if self._head_type is not None:
+            head = self._head_type(
+                self.latent_dim,
+                encoder.state_dim,
+                self._n_classes(),
+                head=getattr(self, "head"),  # noqa: B009  # a classifier's parameter
+                width=self.hidden_dim,
+            )
+        return LatentODE(encoder, flow, decoder, head).to(DTYPES[self.dtype])
+
+    def _new_encoder(self, n_channels: int) -> Encoder:
+        options = dict(self.encoder_options or {})
+        recipe = self.encoder
+        if isinstance(recipe, str):
+            options = self._encoder_defaults.get(recipe, {}) | options
+            recipe = ENCODERS[check_choice("encoder", recipe, ENCODERS)]
+        return recipe(n_channels, self.latent_dim, self.hidden_dim, **options)
+
+    # Answers
+
+    def _scaled_parts(self, batch: SeriesBatch) -> Iterator[tuple[slice, SeriesBatch]]:
+        """Series some at a time, and scaled: memory stays bounded however many there are."""
+        size = max(self.batch_size, 256)
+        for start in range(0, len(batch), size):
+            chosen = slice(start, start + size)
+            yield chosen, self._scale(batch[chosen]).to(self.device)
+
+    def _outputs(self, batch: SeriesBatch) -> Iterator[tuple[slice, LatentOutput]]:
+        """The model's outputs at the series' own times, some series at a time."""
+        for chosen, part in self._scaled_parts(batch):
+            with torch.inference_mode():
+                yield chosen, self.model_(part.trim())

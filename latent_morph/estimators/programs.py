@@ -1,0 +1,186 @@
+"""Fitted models as programs for export: the models' own modules between scalers, to be traced.
+
+Only closed forms can be exported. A program takes and gives the units of the data, for any number
+of series and of times: scales, padding and missing values are dealt with inside.
+"""
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from latent_morph.encoders import Encoding, MorphEncoder
+from latent_morph.flows import Flow, LinearFlow, MorphFlow
+from latent_morph.io.export import Program
+from latent_morph.models import DynamicsModel, LatentODE
+from latent_morph.series import SeriesScaler
+
+_SERIES_NOTES = {
+    "values": "in the units of the data; NaN, and whatever mask says is missing, has no effect",
+    "times": "in the units of the data, never falling within a series; NaN at its end is padding",
+    "mask": "what was observed; a row of none is a time point all the same",
+}
+
+
+def classifier_program(
+    model: LatentODE, scaler: SeriesScaler, classes: np.ndarray, *, answer: str = "series"
+) -> Program:
+    """`values, times, mask -> probabilities`, as `predict_proba` gives them.
+
+    Args:
+        model: Fitted.
+        scaler: Its scaler.
+        classes: (K,) labels.
+        answer: "series" for one per series, "points" for one per time point, NaN then in the
+            padding, "averaged" for the mean of these.
+    """
+    axes = ("N", "T") if answer == "points" else ("N",)
+    return Program(
+        _Classifier(model, scaler, answer),
+        _series_inputs(scaler),
+        {"probabilities": (*axes, len(classes))},
+        _SERIES_NOTES | {"classes": classes.tolist()},
+    )
+
+
+def reconstructor_program(model: LatentODE, scaler: SeriesScaler, noise: Tensor) -> Program:
+    """`values, times, mask, query_times -> mean, std`, as `reconstruct` gives them.
+
+    Args:
+        model: Fitted.
+        scaler: Its scaler.
+        noise: (S, D) the draws behind mean and deviation; none decode the posterior's mean.
+    """
+    inputs = _series_inputs(scaler) | {"query_times": (torch.float64, ("N", "Q"))}
+    answer = ("N", "Q", len(scaler.mean_))
+    notes = {"query_times": "when to decode, in the units of the data", "n_samples": len(noise)}
+    return Program(
+        _Reconstructor(model, scaler, noise),
+        inputs,
+        {"mean": answer, "std": answer},
+        _SERIES_NOTES | notes,
+    )
+
+
+def dynamics_program(model: DynamicsModel, scaler: SeriesScaler) -> Program:
+    """`y0, times -> states`, as `DynamicsRegressor.predict` gives them."""
+    size = len(scaler.mean_)
+    return Program(
+        _Dynamics(model, scaler),
+        {"y0": (torch.float64, ("N", size)), "times": (torch.float64, ("T",))},
+        {"states": ("N", "T", size)},
+        {
+            "y0": "states at time 0, in the units of the data",
+            "times": "since the start, in the units of the data; in any order",
+        },
+    )
+
+
+def _series_inputs(scaler: SeriesScaler) -> dict[str, tuple[torch.dtype, tuple[str | int, ...]]]:
+    channels = len(scaler.mean_)
+    return {
+        "values": (torch.float64, ("N", "T", channels)),
+        "times": (torch.float64, ("N", "T")),
+        "mask": (torch.bool, ("N", "T", channels)),
+    }
+
+
+def _freeze(flow: Flow) -> Flow:
+    """The flow itself, with the eigenvectors of its linear base computed; others are refused."""
+    linear = flow.base if isinstance(flow, MorphFlow) else flow
+    if not isinstance(linear, LinearFlow):
+        raise ValueError(
+            f"ode must be a closed form to be exported: 'morph', 'morph-real', 'morph-stable' or "
+            f"'linear', got a {type(linear).__name__}: how often a solver steps is found out "
+            f"while it runs, so that there is no fixed program"
+        )
+    linear.freeze()
+    return flow
+
+
+class _LatentProgram(nn.Module):
+    """Scaled series and their encoding, by the fitted model's own modules."""
+
+    def __init__(self, model: LatentODE, scaler: SeriesScaler) -> None:
+        super().__init__()
+        if not isinstance(model.encoder, MorphEncoder):
+            raise ValueError(
+                f"encoder must be 'morph' to be exported, got a {type(model.encoder).__name__}: "
+                f"it carries its state from one observation to the next by an ODE of its own"
+            )
+        self.model = copy.deepcopy(model).cpu()
+        self.scaler = scaler
+        self.flow = _freeze(self.model.flow)
+        self.dtype = next(model.decoder.parameters()).dtype
+
+    def encode(
+        self, values: Tensor, times: Tensor, mask: Tensor
+    ) -> tuple[Encoding, Tensor, Tensor]:
+        """The encoding, scaled times (N, T) and which rows are present (N, T)."""
+        present = ~times.isnan()
+        mask = mask & present.unsqueeze(-1) & ~values.isnan()
+        last = torch.where(present, times, -torch.inf).amax(1, keepdim=True)
+        times = self.scaler.scale_times(torch.where(present, times, last), times[:, 0])
+        values = self.scaler.transform_values(torch.where(mask, values, 0.0))
+        values = torch.where(mask, values, 0.0).to(self.dtype)
+        return self.model.encoder._encode(values, times, mask), times, present
+
+    def trajectory(self, z0: Tensor, times: Tensor) -> Tensor:
+        """The flow without its checks, which look at numbers that a trace does not have."""
+        return self.flow._trajectory(z0, times.to(self.dtype))
+
+
+class _Classifier(_LatentProgram):
+    def __init__(self, model: LatentODE, scaler: SeriesScaler, answer: str) -> None:
+        super().__init__(model, scaler)
+        self.answer = answer
+
+    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+        encoding, times, present = self.encode(values, times, mask)
+        trajectory = self.trajectory(encoding.mean, times)
+        answer = self.model.head(trajectory, encoding.states, present).softmax(-1)  # type: ignore[misc]
+        inside = present.unsqueeze(-1)
+        if self.answer == "averaged":
+            return torch.where(inside, answer, 0.0).sum(1) / inside.sum(1)
+        return torch.where(inside, answer, torch.nan) if self.answer == "points" else answer
+
+
+class _Reconstructor(_LatentProgram):
+    noise: Tensor
+
+    def __init__(self, model: LatentODE, scaler: SeriesScaler, noise: Tensor) -> None:
+        super().__init__(model, scaler)
+        self.register_buffer("noise", noise)
+
+    def forward(
+        self, values: Tensor, times: Tensor, mask: Tensor, query_times: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        query = self.scaler.scale_times(query_times, times[:, 0])
+        encoding, _, _ = self.encode(values, times, mask)
+        if not len(self.noise):
+            emission = self.model.decoder(self.trajectory(encoding.mean, query))
+            mean, std = emission.mean, emission.std.expand_as(emission.mean)
+        else:
+            z0 = encoding.mean.unsqueeze(1) + encoding.std.unsqueeze(1) * self.noise  # (N, S, D)
+            emission = self.model.decoder(self.trajectory(z0, query.unsqueeze(1)))
+            # No operation may be called what an output is: sums instead of means.
+            mean = emission.mean.sum(1) / len(self.noise)
+            deviation = emission.mean - mean.unsqueeze(1)
+            variance = deviation.square().sum(1) / len(self.noise)
+            std = (variance + emission.std.square()).sqrt()
+        return self.scaler.inverse_values(mean.double()), self.scaler.inverse_scale(std.double())
+
+
+class _Dynamics(nn.Module):
+    def __init__(self, model: DynamicsModel, scaler: SeriesScaler) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).cpu()
+        self.scaler = scaler
+        self.flow = _freeze(self.model.flow)
+
+    def forward(self, y0: Tensor, times: Tensor) -> Tensor:
+        start = self.model.lift(self.scaler.transform_values(y0))
+        elapsed = times / torch.tensor(self.scaler.time_scale_, dtype=torch.float64)
+        states = self.flow._trajectory(start, elapsed)
+        return self.scaler.inverse_values(states[..., : self.model.n_channels])
