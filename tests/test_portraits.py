@@ -1,4 +1,4 @@
-"""Pictures of learned ODEs: what is drawn where, and what is refused."""
+"""Plots of learned ODEs: parts, limits and errors."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def curves(n=3, dim=2, length=20):
 
 
 @pytest.mark.parametrize("dim", [2, 3])
-def test_a_phase_portrait_shows_truth_roll_outs_and_data(dim, tmp_path):
+def test_plot_phase_portrait_parts(dim, tmp_path):
     axes = plot_phase_portrait(
         curves(dim=dim), curves(2, dim), points=curves(1, dim), goal=np.zeros(dim)
     )
@@ -28,7 +28,7 @@ def test_a_phase_portrait_shows_truth_roll_outs_and_data(dim, tmp_path):
     assert save_figure(axes, tmp_path / "portrait.png").stat().st_size > 5000
 
 
-def test_coordinates_have_a_panel_each_and_one_for_the_base(tmp_path):
+def test_plot_coordinates_panels(tmp_path):
     t, path = np.linspace(0, 1, 20), curves(1, 3)[0]
     axes = plot_coordinates(t, path, truth=(t, path), observed=(t[::5], path[::5]))
     assert len(axes) == 3 and len(axes[0].get_lines()) == 3
@@ -38,16 +38,16 @@ def test_coordinates_have_a_panel_each_and_one_for_the_base(tmp_path):
     assert save_figure(axes, tmp_path / "coordinates.png").stat().st_size > 5000
 
 
-def test_a_field_is_drawn_with_what_follows_it(tmp_path):
-    lattice = np.stack(np.meshgrid(np.linspace(-1, 1, 8), np.linspace(-2, 2, 9)), -1)
-    axes = plot_field(lattice, -lattice, truth=curves(), rolled=curves(), goal=[0, 0])
+def test_plot_field_limits_and_shapes(tmp_path):
+    grid = np.stack(np.meshgrid(np.linspace(-1, 1, 8), np.linspace(-2, 2, 9)), -1)
+    axes = plot_field(grid, -grid, truth=curves(), rollouts=curves(), goal=[0, 0])
     assert axes.get_xlim() == (-1, 1) and axes.get_ylim() == (-2, 2)
     save_figure(axes, tmp_path / "field.png")
     with pytest.raises(ValueError, match=r"states and velocity must have one shape \(H, W, C\)"):
-        plot_field(lattice, -lattice[:-1])
+        plot_field(grid, -grid[:-1])
 
 
-def test_grids_that_stray_do_not_shrink_the_picture(tmp_path):
+def test_plot_morph_limits_ignore_distant_grid_lines(tmp_path):
     stray = np.array([[0.0, 0.0], [0.0, 1e6]])
     axes = plot_morph(curves(length=200), curves(), curves(length=200), [*curves(), stray])
     assert len(axes) == 2 and axes[1].get_ylim()[1] < 10
@@ -56,8 +56,11 @@ def test_grids_that_stray_do_not_shrink_the_picture(tmp_path):
 
 @pytest.mark.parametrize(
     ("paths", "message"),
-    [([], "nothing to draw"), ([np.ones((5, 2)), np.ones((5, 3))], "same 2 or 3 coordinates")],
+    [
+        ([], "must have a trajectory, got none"),
+        ([np.ones((5, 2)), np.ones((5, 3))], "same 2 or 3 coordinates"),
+    ],
 )
-def test_what_cannot_be_drawn_is_said(paths, message):
+def test_plot_phase_portrait_rejects_invalid_trajectories(paths, message):
     with pytest.raises(ValueError, match=message):
         plot_phase_portrait(paths, [])

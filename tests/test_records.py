@@ -1,9 +1,8 @@
-"""Files are whole or absent, read back as they were, and no run overwrites another."""
+"""Records are read back as written, and no run overwrites another."""
 
 import csv
 import json
 import os
-import stat
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,96 +15,14 @@ import pytest
 import torch
 
 import latent_morph
-from latent_morph import records
+from latent_morph.io import records
 from latent_morph.io.records import (
-    atomic_path,
     new_run_folder,
     read_json,
     versions,
-    write_bytes_atomic,
     write_csv,
     write_json,
 )
-
-# Whole or absent
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_a_failed_write_leaves_everything_as_it_was(tmp_path, error):
-    path = tmp_path / "model.pt"
-    path.write_bytes(b"old")
-    with pytest.raises(error), atomic_path(path) as temporary:
-        temporary.write_bytes(b"half of the n")
-        raise error
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["model.pt"]
-
-
-def test_a_failed_first_write_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), atomic_path(tmp_path / "model.pt") as temporary:
-        temporary.write_bytes(b"half")
-        raise RuntimeError
-    assert os.listdir(tmp_path) == []
-
-
-def test_the_old_file_stands_until_the_new_one_is_whole(tmp_path):
-    path = tmp_path / "model.pt"
-    path.write_bytes(b"old")
-    with atomic_path(str(path)) as temporary:
-        assert (temporary.parent, temporary.suffix) == (tmp_path, ".pt")
-        temporary.write_bytes(b"new")
-        assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new"
-    assert os.listdir(tmp_path) == ["model.pt"]
-
-
-def test_a_failed_replacement_leaves_no_temporary_file(tmp_path):
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError), atomic_path(tmp_path / "taken") as temporary:
-        temporary.write_bytes(b"new")
-    assert os.listdir(tmp_path) == ["taken"]
-
-
-def test_two_writers_do_not_share_a_temporary_file(tmp_path):
-    path = tmp_path / "file"
-    with atomic_path(path) as first, atomic_path(path) as second:
-        assert first != second
-        first.write_bytes(b"first")
-        second.write_bytes(b"second")
-    assert path.read_bytes() == b"first"  # the outer block ends last
-
-
-@pytest.mark.skipif(os.name != "posix", reason="modes and umask are POSIX")
-def test_the_umask_decides_who_may_read(tmp_path):
-    (tmp_path / "usual").touch()
-    path = write_bytes_atomic(tmp_path / "ours", b"data")
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
-
-
-def test_an_absent_folder_is_an_oserror_naming_the_file(tmp_path):
-    path = tmp_path / "absent" / "file.json"
-    with pytest.raises(FileNotFoundError) as caught:
-        write_json(path, {})
-    assert caught.value.filename == str(path)
-
-
-def test_a_folder_that_is_a_file_is_an_oserror_naming_the_file(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError) as caught:
-        write_bytes_atomic(tmp_path / "file" / "x", b"")
-    assert caught.value.filename == str(tmp_path / "file" / "x")
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
-def test_an_unwritable_folder_is_an_oserror_naming_the_file(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(PermissionError) as caught:
-            write_csv(tmp_path / "file.csv", [])
-    finally:
-        tmp_path.chmod(0o700)
-    assert caught.value.filename == str(tmp_path / "file.csv")
-
 
 # JSON
 
@@ -121,7 +38,7 @@ def test_json_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
+    ("value", "expected"),
     [
         (np.int64(3), 3),
         (np.float32(0.5), 0.5),
@@ -141,13 +58,13 @@ def test_json_round_trip(tmp_path):
         ({1: "a", np.int64(2): "b"}, {"1": "a", "2": "b"}),
     ],
 )
-def test_json_takes_what_runs_hold(tmp_path, value, wanted):
+def test_json_converts_values(tmp_path, value, expected):
     read = read_json(write_json(tmp_path / "x.json", {"x": value}))["x"]
-    assert read == wanted and type(read) is type(wanted)
+    assert read == expected and type(read) is type(expected)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -np.inf, np.float32("nan")])
-def test_what_is_not_finite_is_null(tmp_path, bad):
+def test_json_writes_non_finite_as_null(tmp_path, bad):
     path = write_json(tmp_path / "x.json", {"x": bad, "list": [bad, 1], "array": np.array([bad])})
 
     def refuse(token):
@@ -157,20 +74,20 @@ def test_what_is_not_finite_is_null(tmp_path, bad):
     assert read == {"x": None, "list": [None, 1], "array": [None]}
 
 
-def test_file_names_that_are_no_text_survive(tmp_path):
+def test_json_round_trip_of_undecodable_file_name(tmp_path):
     name = os.fsdecode(b"caf\xe9")
     assert read_json(write_json(tmp_path / "x.json", {"out": Path(name)})) == {"out": name}
 
 
-def test_json_errors_say_where_and_leave_the_old_file(tmp_path):
+def test_write_json_rejects_and_keeps_old_file(tmp_path):
     path = write_json(tmp_path / "x.json", {"old": 1})
-    with pytest.raises(TypeError, match=r"data\['a'\]\[1\] is set; wanted"):
+    with pytest.raises(TypeError, match=r"data\['a'\]\[1\] must be .*, got set"):
         write_json(path, {"a": [1, {2}]})
-    with pytest.raises(TypeError, match=r"data\['a'\] has the key \(1, 2\)"):
+    with pytest.raises(TypeError, match=r"keys of data\['a'\] must be .*, got \(1, 2\)"):
         write_json(path, {"a": {(1, 2): 3}})
-    with pytest.raises(ValueError, match="data has two keys that are '1' as text"):
+    with pytest.raises(ValueError, match="keys of data must differ as strings, got '1' twice"):
         write_json(path, {1: 2, "1": 3})
-    with pytest.raises(TypeError, match="data is list; wanted a mapping"):
+    with pytest.raises(TypeError, match="data must be a mapping, got list"):
         write_json(path, [1])
     assert read_json(path) == {"old": 1}
     assert os.listdir(tmp_path) == ["x.json"]
@@ -179,21 +96,21 @@ def test_json_errors_say_where_and_leave_the_old_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"a": [1, 2', "no valid JSON, perhaps cut short.*line 1 column 12"),
-        (b"", "empty"),
-        (b"\n", "empty"),
-        (b'{"a": "\xff"}', "no valid JSON"),
-        (b"[1, 2]", "JSON list; wanted an object"),
+        (b'{"a": [1, 2', "got invalid or truncated JSON.*line 1 column 12"),
+        (b"", "got an empty file"),
+        (b"\n", "got an empty file"),
+        (b'{"a": "\xff"}', "got invalid or truncated JSON"),
+        (b"[1, 2]", "must hold a JSON object, got a list"),
     ],
 )
-def test_an_invalid_file_is_named(tmp_path, content, reason):
+def test_read_json_rejects_invalid_file(tmp_path, content, reason):
     path = tmp_path / "broken.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"broken\.json.*{reason}"):
         read_json(path)
 
 
-def test_reading_an_absent_file_is_an_oserror(tmp_path):
+def test_read_json_absent_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "absent.json")
 
@@ -201,7 +118,7 @@ def test_reading_an_absent_file_is_an_oserror(tmp_path):
 # CSV
 
 
-def test_csv_has_the_union_of_keys_as_first_seen(tmp_path):
+def test_csv_columns_are_union_of_keys(tmp_path):
     rows = [{"epoch": 1, "loss": 0.5}, {"epoch": np.int64(2), "score": np.float64(0.25)}]
     path = write_csv(tmp_path / "history.csv", rows)
     assert path.read_text() == "epoch,loss,score\n1,0.5,\n2,,0.25\n"
@@ -234,10 +151,10 @@ def test_csv_without_rows_is_empty(tmp_path):
     assert write_csv(tmp_path / "x.csv", []).read_bytes() == b""
 
 
-def test_csv_errors_say_where(tmp_path):
-    with pytest.raises(TypeError, match=r"rows\[1\]\['a'\] is object"):
+def test_write_csv_rejects_invalid_rows(tmp_path):
+    with pytest.raises(TypeError, match=r"rows\[1\]\['a'\] must be .*, got object"):
         write_csv(tmp_path / "x.csv", [{"a": 1}, {"a": object()}])
-    with pytest.raises(TypeError, match=r"rows\[0\] is list; wanted a mapping"):
+    with pytest.raises(TypeError, match=r"rows\[0\] must be a mapping, got list"):
         write_csv(tmp_path / "x.csv", [[1]])
     assert os.listdir(tmp_path) == []
 
@@ -245,7 +162,7 @@ def test_csv_errors_say_where(tmp_path):
 # Versions and folders
 
 
-def test_versions_are_those_installed():
+def test_versions_match_installed_packages():
     found = versions()
     assert found["latent_morph"] == latent_morph.__version__
     assert found["torch"] == torch.__version__ and found["numpy"] == np.__version__
@@ -253,12 +170,12 @@ def test_versions_are_those_installed():
     assert {"scikit-learn", "scipy", "pandas", "FrEIA", "torchdiffeq"} < set(found)
 
 
-def test_what_is_not_installed_has_no_version(monkeypatch):
-    monkeypatch.setattr(records, "_RECORDED", ("no-such-distribution",))
+def test_versions_none_if_not_installed(monkeypatch):
+    monkeypatch.setattr(records, "_DISTRIBUTIONS", ("no-such-distribution",))
     assert versions()["no-such-distribution"] is None
 
 
-def test_versions_import_nothing_heavy():
+def test_versions_imports_no_heavy_package():
     code = (
         "import sys; from latent_morph.io.records import versions; versions();"
         "print([m for m in ('torch', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"
@@ -269,32 +186,32 @@ def test_versions_import_nothing_heavy():
     assert seen.strip() == "[]"
 
 
-def test_run_folders_are_numbered_and_never_shared(tmp_path):
+def test_new_run_folder_numbers_folders(tmp_path):
     out = tmp_path / "deep" / "runs"
     made = [new_run_folder(out, "ecg") for _ in range(3)]
     assert [folder.name for folder in made] == ["ecg", "ecg-2", "ecg-3"]
     assert all(folder.parent == out and folder.is_dir() for folder in made)
 
 
-def test_a_file_of_that_name_is_left_alone(tmp_path):
+def test_new_run_folder_keeps_file_of_same_name(tmp_path):
     (tmp_path / "ecg").write_text("mine")
     assert new_run_folder(tmp_path, "ecg").name == "ecg-2"
     assert (tmp_path / "ecg").read_text() == "mine"
 
 
-def test_runs_starting_at_once_get_a_folder_each(tmp_path):
+def test_new_run_folder_concurrent_runs(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda _: new_run_folder(tmp_path / "runs", "ecg"), range(24)))
     assert len(set(made)) == 24
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a\\b"])
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
-    with pytest.raises(ValueError, match="name is .*; wanted the name of one folder"):
+def test_new_run_folder_rejects_name(tmp_path, name):
+    with pytest.raises(ValueError, match="name must be the name of one folder, got"):
         new_run_folder(tmp_path, name)
 
 
-def test_out_being_a_file_is_an_oserror(tmp_path):
+def test_new_run_folder_out_is_a_file(tmp_path):
     (tmp_path / "runs").touch()
     with pytest.raises(FileExistsError):
         new_run_folder(tmp_path / "runs", "ecg")

@@ -1,4 +1,4 @@
-"""SeriesScaler sees observed values of training cases and nothing else."""
+"""SeriesScaler: statistics of observed training values, their inverse, and torch.export."""
 
 import json
 
@@ -22,7 +22,7 @@ def batch(seed=0, n=30, offset=5.0, start=100.0):
     return as_series(cases)
 
 
-def test_observed_values_become_standard():
+def test_scaler_standardises_observed_values():
     data = batch()
     scaled = SeriesScaler().fit(data).transform(data)
     for c in range(3):
@@ -33,7 +33,7 @@ def test_observed_values_become_standard():
     assert torch.equal(scaled.mask, data.mask) and torch.equal(scaled.lengths, data.lengths)
 
 
-def test_what_is_masked_has_no_say():
+def test_scaler_ignores_masked_values():
     data = batch()
     noise = torch.where(data.mask, data.values, 1e6)
     spoilt = SeriesBatch(noise, data.times, data.mask, data.lengths)
@@ -42,7 +42,7 @@ def test_what_is_masked_has_no_say():
     assert torch.equal(clean.transform(data).values, clean.transform(spoilt).values)
 
 
-def test_channels_constant_or_never_seen_have_scale_one():
+def test_scaler_constant_or_unobserved_channel_has_scale_one():
     X = np.random.default_rng(0).standard_normal((4, 5, 3)) + 0.1
     X[..., 1] = 0.1
     X[..., 2] = NAN
@@ -51,14 +51,14 @@ def test_channels_constant_or_never_seen_have_scale_one():
     assert scaler.mean_[2] == 0.0
 
 
-def test_times_start_at_zero_and_the_longest_ends_at_one():
+def test_scaler_times_run_from_zero_to_one():
     data = batch()
     scaled = SeriesScaler().fit(data).transform(data)
     assert (scaled.times[:, 0] == 0).all()
     assert scaled.times.max() == 1.0
 
 
-def test_transform_depends_on_each_case_alone():
+def test_scaler_transform_is_independent_of_other_cases():
     scaler, data = SeriesScaler().fit(batch()), batch(1, offset=-3.0, start=0.0)
     whole = scaler.transform(data)
     for i in range(len(data)):
@@ -67,7 +67,7 @@ def test_transform_depends_on_each_case_alone():
         assert torch.equal(alone.times[0], whole.times[i])
 
 
-def test_absolute_times_share_one_origin():
+def test_scaler_absolute_origin():
     data = as_series([([10.0, 11.0], [0, 0]), ([12.0, 14.0], [0, 0])])
     scaler = SeriesScaler(origin="absolute").fit(data)
     assert (scaler.start_, scaler.time_scale_) == (10.0, 4.0)
@@ -75,18 +75,18 @@ def test_absolute_times_share_one_origin():
     assert scaler.scale_times(torch.tensor([18.0]), data.times[:, 0]).tolist() == [2.0]
 
 
-def test_query_times_scale_like_the_data():
+def test_scale_times_agrees_with_transform():
     data = batch()
     scaler = SeriesScaler().fit(data)
     starts = data.times[:, 0]
     assert torch.equal(scaler.scale_times(data.times, starts), scaler.transform(data).times)
     shared = scaler.scale_times(torch.tensor([100.0, 101.0]), starts)
     assert shared.shape == (len(data), 2) and shared.dtype == torch.float64
-    with pytest.raises(ValueError, match="times has 2 rows"):
+    with pytest.raises(ValueError, match="times must have 30 rows, one per start, got 2"):
         scaler.scale_times(torch.zeros(2, 1), starts)
 
 
-def test_inverse():
+def test_scaler_inverse_values_and_scale():
     data = batch().to(dtype=torch.float64)
     scaler = SeriesScaler().fit(data)
     back = scaler.inverse_values(scaler.transform(data).values)
@@ -96,18 +96,18 @@ def test_inverse():
     )
 
 
-def test_values_can_be_left_alone():
+def test_scaler_none_keeps_values():
     data = batch()
     scaled = SeriesScaler(values="none").fit(data).transform(data)
     assert torch.equal(scaled.values, data.values)
 
 
-def test_a_single_time_has_scale_one():
+def test_scaler_single_time_has_time_scale_one():
     assert SeriesScaler().fit(as_series(np.ones((3, 1)))).time_scale_ == 1.0
 
 
 @pytest.mark.parametrize("origin", ["case", "absolute"])
-def test_state_survives_json(origin):
+def test_scaler_state_json_round_trip(origin):
     data = batch()
     scaler = SeriesScaler(origin=origin).fit(data)
     twin = SeriesScaler.from_state(json.loads(json.dumps(scaler.state())))
@@ -115,24 +115,24 @@ def test_state_survives_json(origin):
     assert torch.equal(scaler.transform(data).times, twin.transform(data).times)
 
 
-def test_errors():
+def test_scaler_rejects_invalid_arguments():
     with pytest.raises(ValueError, match="values must be one of"):
         SeriesScaler(values="max")
     with pytest.raises(ValueError, match="origin must be one of"):
         SeriesScaler(origin="zero")
     with pytest.raises(ValueError, match="not fitted"):
         SeriesScaler().transform(batch())
-    with pytest.raises(TypeError, match="batch is of type ndarray"):
+    with pytest.raises(TypeError, match="batch must be a SeriesBatch, got ndarray"):
         SeriesScaler().fit(np.ones((2, 3)))
-    with pytest.raises(ValueError, match="no cases"):
+    with pytest.raises(ValueError, match="batch must have at least one case"):
         SeriesScaler().fit(batch()[[]])
-    with pytest.raises(ValueError, match="got 1 channels; wanted 3"):
+    with pytest.raises(ValueError, match="batch must have 3 channels, got 1"):
         SeriesScaler().fit(batch()).transform(as_series(np.ones((2, 2))))
-    with pytest.raises(ValueError, match="state lacks"):
+    with pytest.raises(ValueError, match="state must have the keys .*'mean'"):
         SeriesScaler.from_state({"values": "none"})
 
 
-# One scale for all, logarithms, and a centre of one's own
+# Shared scale, logarithm, center and weight
 
 
 def exponentials(n_times=50):
@@ -142,7 +142,7 @@ def exponentials(n_times=50):
 
 
 @pytest.mark.parametrize("values", ["standard", "shared", "log", "none"])
-def test_every_scale_comes_back(values):
+def test_scaler_inverse_values_round_trip(values):
     batch = exponentials()
     scaler = SeriesScaler(values).fit(batch)
     again = SeriesScaler.from_state(scaler.state())
@@ -150,12 +150,12 @@ def test_every_scale_comes_back(values):
         torch.testing.assert_close(one.inverse_values(one.transform(batch).values), batch.values)
 
 
-def test_a_shared_scale_keeps_ratios():
+def test_scaler_shared_scale_is_equal_for_all_channels():
     scaler = SeriesScaler("shared").fit(exponentials())
     assert scaler.scale_[0] == scaler.scale_[1]
 
 
-def test_logarithms_make_channels_of_any_size_count():
+def test_scaler_log_standardises_channels_of_any_size():
     scaled = SeriesScaler("log").fit(exponentials())
     values = scaled.transform(exponentials()).values[0]
     torch.testing.assert_close(values.std(0, correction=0), torch.ones(2, dtype=torch.float64))
@@ -163,7 +163,7 @@ def test_logarithms_make_channels_of_any_size_count():
 
 
 @pytest.mark.parametrize("values", ["standard", "shared", "log"])
-def test_velocities_follow_the_scale(values):
+def test_scaler_inverse_velocity_matches_derivative(values):
     batch = exponentials(2001)
     scaler = SeriesScaler(values).fit(batch)
     scaled = scaler.transform(batch)
@@ -173,7 +173,7 @@ def test_velocities_follow_the_scale(values):
     torch.testing.assert_close(found[5:-5], true[5:-5], rtol=1e-4, atol=0)
 
 
-def test_a_centre_becomes_the_origin_to_the_bit():
+def test_scaler_center_maps_to_zero_exactly():
     center = torch.tensor([3e-6, -150.0], dtype=torch.float64)
     for values in ("standard", "shared", "none"):
         scaler = SeriesScaler(values).fit(exponentials(), center=center)
@@ -181,20 +181,20 @@ def test_a_centre_becomes_the_origin_to_the_bit():
         assert torch.equal(scaler.inverse_values(torch.zeros_like(center)), center)
 
 
-def test_deviations_of_logarithms_have_no_size():
+def test_scaler_log_rejects_inverse_scale():
     scaler = SeriesScaler("log").fit(exponentials())
-    with pytest.raises(ValueError, match="no fixed size"):
+    with pytest.raises(ValueError, match="values must be a linear scale"):
         scaler.inverse_scale(torch.ones(2))
 
 
-def test_files_written_before_there_were_logarithms_are_read():
+def test_scaler_from_state_without_threshold():
     state = SeriesScaler().fit(exponentials()).state()
     del state["threshold"]
     assert SeriesScaler.from_state(state).threshold_ is None
 
 
 @pytest.mark.parametrize("values", SCALES)
-def test_a_weight_is_so_many_copies(values):
+def test_scaler_weight_equals_copies(values):
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(9, 40, 2, generator=generator, dtype=torch.float64).exp()
     X[torch.rand(X.shape, generator=generator) < 0.2] = torch.nan
@@ -206,3 +206,41 @@ def test_a_weight_is_so_many_copies(values):
             np.testing.assert_allclose(weighted.state()[name], number, rtol=1e-12)
     with pytest.raises(ValueError, match="weight must be 9 positive numbers"):
         SeriesScaler(values).fit(cases, weight=0 * counts)
+
+
+class _RoundTrip(torch.nn.Module):
+    def __init__(self, scaler):
+        super().__init__()
+        self.scaler = scaler
+
+    def forward(self, values, times):
+        scaled = self.scaler.transform_values(values)
+        return (
+            scaled,
+            self.scaler.scale_times(times, times[:, 0]),
+            self.scaler.inverse_values(scaled),
+            self.scaler.inverse_velocity(scaled, scaled),
+        )
+
+
+@pytest.mark.parametrize("origin", ["case", "absolute"])
+@pytest.mark.parametrize("values", ["standard", "log"])
+def test_scaler_exports(values, origin):
+    scaler = SeriesScaler(values, origin).fit(batch())
+    module, data = _RoundTrip(scaler), batch(1, n=5)
+    n_cases, n_times = torch.export.Dim("N", min=2), torch.export.Dim("T", min=2)
+    axes = {0: n_cases, 1: n_times}
+    arguments = (data.values.double(), data.times)
+    program = torch.export.export(module, arguments, dynamic_shapes=(axes, axes))
+    other = batch(2, n=7)
+    arguments = (other.values.double(), other.times)
+    for found, expected in zip(program.module()(*arguments), module(*arguments), strict=True):
+        assert torch.equal(found, expected) and found.dtype == torch.float64
+    # No float of the scaler is left in the graph, where ONNX would round it.
+    floats = [
+        argument
+        for node in program.graph.nodes
+        for argument in node.args
+        if isinstance(argument, float)
+    ]
+    assert floats == []

@@ -1,4 +1,4 @@
-"""SeriesBatch keeps its promises, and every accepted input reaches it unharmed."""
+"""SeriesBatch, and the conversions of every accepted input to it."""
 
 import ast
 import importlib
@@ -18,8 +18,8 @@ from latent_morph.series import SeriesBatch, as_series, from_long, insert_rows
 NAN = float("nan")
 
 
-def parts(n=2, t=3, c=2):
-    """Legal fields of a batch, to be spoilt one at a time."""
+def make_fields(n=2, t=3, c=2):
+    """Valid fields of a batch."""
     return {
         "values": torch.zeros(n, t, c),
         "times": torch.arange(t, dtype=torch.float64).repeat(n, 1),
@@ -47,8 +47,8 @@ def assert_same(a, b):
 # Construction
 
 
-def test_lengths_default_to_all_times():
-    fields = parts()
+def test_series_batch_lengths_default_to_n_times():
+    fields = make_fields()
     del fields["lengths"]
     batch = SeriesBatch(**fields)
     assert batch.lengths.tolist() == [3, 3]
@@ -59,42 +59,62 @@ def test_lengths_default_to_all_times():
 @pytest.mark.parametrize(
     ("name", "bad", "error", "match"),
     [
-        ("values", np.zeros((2, 3, 2)), TypeError, "values is of type ndarray"),
-        ("values", torch.zeros(2, 3, 2, dtype=torch.float16), TypeError, "values has dtype"),
-        ("values", torch.zeros(2, 3), ValueError, "values has shape"),
-        ("values", torch.full((2, 3, 2), NAN), ValueError, "mark missing values in mask"),
-        ("times", torch.zeros(2, 3), TypeError, "times has dtype torch.float32"),
-        ("times", torch.zeros(3, 2, dtype=torch.float64), ValueError, "times has shape"),
-        ("times", torch.full((2, 3), NAN).double(), ValueError, "times holds NaN"),
-        ("times", torch.tensor([[0.0, 2, 1]] * 2).double(), ValueError, "times decreases"),
-        ("mask", torch.ones(2, 3, 2), TypeError, "mask has dtype"),
-        ("mask", torch.ones(2, 3, dtype=torch.bool), ValueError, "mask has shape"),
-        ("lengths", torch.tensor([3.0, 3.0]), TypeError, "lengths has dtype"),
-        ("lengths", torch.tensor([3]), ValueError, "lengths has shape"),
-        ("lengths", torch.tensor([0, 3]), ValueError, "lengths must lie between 1 and T = 3"),
-        ("lengths", torch.tensor([2, 3]), ValueError, "mask is True beyond the length"),
+        ("values", np.zeros((2, 3, 2)), TypeError, "values must be a torch tensor, got ndarray"),
+        ("values", torch.zeros(2, 3, 2, dtype=torch.float16), TypeError, "values must have dtype"),
+        ("values", torch.zeros(2, 3), ValueError, "values must have shape"),
+        (
+            "values",
+            torch.full((2, 3, 2), NAN),
+            ValueError,
+            "values must be finite, .*mark missing values in mask",
+        ),
+        (
+            "times",
+            torch.zeros(2, 3),
+            TypeError,
+            "times must have dtype torch.float64, got torch.float32",
+        ),
+        ("times", torch.zeros(3, 2, dtype=torch.float64), ValueError, "times must have shape"),
+        ("times", torch.full((2, 3), NAN).double(), ValueError, "times must be finite, got NaN"),
+        (
+            "times",
+            torch.tensor([[0.0, 2, 1]] * 2).double(),
+            ValueError,
+            "times must be non-decreasing .* in case 0",
+        ),
+        ("mask", torch.ones(2, 3, 2), TypeError, "mask must have dtype torch.bool"),
+        ("mask", torch.ones(2, 3, dtype=torch.bool), ValueError, "mask must have shape"),
+        ("lengths", torch.tensor([3.0, 3.0]), TypeError, "lengths must have dtype torch.int64"),
+        ("lengths", torch.tensor([3]), ValueError, "lengths must have shape"),
+        (
+            "lengths",
+            torch.tensor([0, 3]),
+            ValueError,
+            "lengths must be between 1 and T = 3, got 0",
+        ),
+        ("lengths", torch.tensor([2, 3]), ValueError, "mask must be False in the padding"),
     ],
 )
-def test_refuses_with_the_name_of_the_field(name, bad, error, match):
+def test_series_batch_rejects_invalid_field(name, bad, error, match):
     with pytest.raises(error, match=match):
-        SeriesBatch(**{**parts(), name: bad})
+        SeriesBatch(**{**make_fields(), name: bad})
 
 
-def test_refuses_padding_that_moves_in_time():
-    fields = parts()
+def test_series_batch_rejects_new_times_in_padding():
+    fields = make_fields()
     fields["mask"][0, 2] = False
     fields["lengths"][0] = 2
-    with pytest.raises(ValueError, match="last real time repeated"):
+    with pytest.raises(ValueError, match="times must repeat the last real time"):
         SeriesBatch(**fields)
 
 
-def test_a_zero_is_a_value_and_an_empty_row_a_time_point():
+def test_series_batch_zero_is_observed_and_empty_row_is_present():
     batch = as_series(np.array([[0.0, NAN, 0.0, NAN]]))
     assert batch.observed.tolist() == [[True, False, True, False]]
     assert batch.present.all()
 
 
-def test_is_frozen_picklable_and_brief_in_repr():
+def test_series_batch_is_frozen_picklable_and_short_in_repr():
     batch = as_series(random_cases(5))
     with pytest.raises(AttributeError):
         batch.values = None
@@ -102,7 +122,7 @@ def test_is_frozen_picklable_and_brief_in_repr():
     assert len(repr(batch)) < 120
 
 
-def test_numpy_cannot_swallow_it():
+def test_series_batch_rejects_conversion_to_array():
     with pytest.raises(TypeError, match=r"use batch\.values"):
         np.asarray(as_series(np.zeros((2, 2))))
 
@@ -126,7 +146,7 @@ def test_numpy_cannot_swallow_it():
         (pd.Index([1, 2]), [1, 2]),
     ],
 )
-def test_indexing_selects_cases(index, picks):
+def test_series_batch_index_selects_cases(index, picks):
     cases = random_cases(5)
     batch = as_series(cases)
     for chosen in (batch[index], batch[index, ...]):
@@ -136,7 +156,7 @@ def test_indexing_selects_cases(index, picks):
             np.testing.assert_array_equal(values, cases[pick][1])
 
 
-def test_an_integer_keeps_the_case_axis_and_iteration_ends():
+def test_series_batch_integer_index_keeps_case_axis():
     batch = as_series(random_cases(3))
     assert_same(batch[-1], batch[[2]])
     assert len(list(batch)) == 3
@@ -144,21 +164,21 @@ def test_an_integer_keeps_the_case_axis_and_iteration_ends():
 
 
 @pytest.mark.parametrize("index", [7, (0, 1), 0.5, [0.5], True, np.zeros((2, 2), int)], ids=str)
-def test_refuses_other_indices(index):
+def test_series_batch_rejects_invalid_index(index):
     with pytest.raises(IndexError):
         as_series(random_cases(3))[index]
 
 
-def test_to_changes_the_dtype_of_values_alone():
+def test_series_batch_to_converts_dtype_of_values_only():
     batch = as_series(random_cases(3)).to("cpu", torch.float64)
     assert (batch.values.dtype, batch.times.dtype) == (torch.float64, torch.float64)
     assert batch.to(dtype=torch.float32).values.dtype == torch.float32
     assert batch.mask.dtype == torch.bool and batch.lengths.dtype == torch.int64
-    with pytest.raises(ValueError, match="dtype is torch.float16"):
+    with pytest.raises(ValueError, match="dtype must be .*, got torch.float16"):
         batch.to(dtype=torch.float16)
 
 
-def test_trim_drops_common_padding():
+def test_series_batch_trim_drops_common_padding():
     batch = as_series([np.ones(2), np.ones(5), np.ones(3)])
     short = batch[[0, 2]]
     assert short.n_times == 5
@@ -166,18 +186,18 @@ def test_trim_drops_common_padding():
     assert_same(short.trim(), as_series([np.ones(2), np.ones(3)]))
 
 
-def test_concatenate_pads_and_is_valid():
+def test_series_batch_concatenate_pads():
     cases = random_cases(6)
     joined = SeriesBatch.concatenate([as_series(cases[:2]).trim(), as_series(cases[2:])])
     SeriesBatch(joined.values, joined.times, joined.mask, joined.lengths)
     assert_same(joined, as_series(cases))
-    with pytest.raises(ValueError, match="differ in channels"):
+    with pytest.raises(ValueError, match="batches must have the same number of channels"):
         SeriesBatch.concatenate([joined, as_series(np.zeros((1, 2)))])
-    with pytest.raises(ValueError, match="batches is empty"):
+    with pytest.raises(ValueError, match="batches must have at least one"):
         SeriesBatch.concatenate([])
 
 
-def test_ragged_round_trip():
+def test_series_batch_ragged_round_trip():
     cases = random_cases(20)
     back = SeriesBatch.from_ragged(cases).to_ragged()
     for (times, values), (times_back, values_back) in zip(cases, back, strict=True):
@@ -188,15 +208,15 @@ def test_ragged_round_trip():
 # scikit-learn
 
 
-def test_train_test_split_and_kfold():
+def test_series_batch_train_test_split_and_kfold():
     batch, y = as_series(random_cases(20)), np.arange(20) % 2
     train, test, y_train, y_test = train_test_split(batch, y, test_size=0.25, random_state=0)
     assert isinstance(train, SeriesBatch) and (len(train), len(test)) == (15, 5)
-    for learn, check in KFold(4).split(batch):
-        assert len(batch[learn]) == 15 and len(batch[check]) == 5
+    for train, val in KFold(4).split(batch):
+        assert len(batch[train]) == 15 and len(batch[val]) == 5
 
 
-def test_cross_val_score():
+def test_series_batch_cross_val_score():
     class Majority(DummyClassifier):
         def fit(self, X, y):
             assert isinstance(X, SeriesBatch)
@@ -209,7 +229,7 @@ def test_cross_val_score():
 # as_series
 
 
-def test_a_batch_comes_back_as_it_is():
+def test_as_series_returns_series_batch_unchanged():
     batch = as_series(random_cases(2))
     assert as_series(batch) is batch
 
@@ -228,7 +248,7 @@ def test_a_batch_comes_back_as_it_is():
         lambda x: tuple(tuple(row) for row in x),
     ],
 )
-def test_two_axes_are_cases_and_times(make):
+def test_as_series_two_axes(make):
     batch = as_series(make([[1.0, NAN], [3.0, 4.0]]))
     assert batch.values[..., 0].tolist() == [[1.0, 0.0], [3.0, 4.0]]
     assert batch.mask[..., 0].tolist() == [[True, False], [True, True]]
@@ -237,7 +257,7 @@ def test_two_axes_are_cases_and_times(make):
 
 
 @pytest.mark.parametrize("make", [np.asarray, torch.tensor, list])
-def test_three_axes_have_channels_last(make):
+def test_as_series_three_axes(make):
     X = np.arange(24.0).reshape(2, 4, 3)
     X[1, 2] = NAN
     batch = as_series(make(X.tolist()))
@@ -246,20 +266,20 @@ def test_three_axes_have_channels_last(make):
     np.testing.assert_array_equal(batch.mask.numpy(), ~np.isnan(X))
 
 
-def test_integers_booleans_and_read_only_arrays():
+def test_as_series_integer_boolean_and_read_only_arrays():
     X = np.array([[1, 0], [0, 1]])
     X.flags.writeable = False
     assert_same(as_series(X), as_series(X.astype(bool)))
     assert_same(as_series(X), as_series([row for row in X]))
 
 
-def test_conversion_leaves_the_input_alone():
+def test_as_series_copies_the_input():
     X = np.array([[1.0, NAN]], dtype=np.float32)
     as_series(X).values.fill_(7.0)
     np.testing.assert_array_equal(X, [[1.0, NAN]])
 
 
-def test_unequal_lengths():
+def test_as_series_unequal_lengths():
     objects = np.empty(2, dtype=object)
     objects[:] = [np.ones((2, 3)), np.ones((4, 3))]
     for X in ([*objects], objects):
@@ -269,37 +289,39 @@ def test_unequal_lengths():
         assert not batch.mask[0, 2:].any()
 
 
-def test_pairs_are_sorted_stably_and_repeats_kept():
+def test_as_series_pairs_sorts_stably_and_keeps_repeated_times():
     batch = as_series([([2.0, 1.0, 2.0, 1.0], [1, 2, 3, 4]), ([5], [NAN])])
     assert batch.times.tolist() == [[1, 1, 2, 2], [5, 5, 5, 5]]
     assert batch.values[0, :, 0].tolist() == [2, 4, 1, 3]
     assert not batch.mask[1].any() and batch.lengths.tolist() == [4, 1]
 
 
-def test_lists_of_two_are_no_pairs():
+def test_as_series_list_of_two_is_not_a_pair():
     assert as_series([[[1.0, 2.0], [3.0, 4.0]]]).shape == (1, 2, 2)
     assert as_series([([1.0, 2.0], [3.0, 4.0])]).shape == (1, 2, 1)
 
 
-def test_epoch_seconds_keep_their_milliseconds():
+def test_as_series_keeps_milliseconds_of_epoch_seconds():
     times = 1.7e9 + np.array([0.0, 0.001, 0.002])
     assert (as_series([(times, np.ones(3))]).times[0].diff() > 0.0009).all()
 
 
-def test_frames_carry_times_in_their_index_and_channels_by_name():
+def test_as_series_frames_use_index_as_times_and_match_columns():
     a = pd.DataFrame({"u": [1.0, 2.0], "v": [3.0, NAN]}, index=[0.5, 0.25])
     b = pd.DataFrame({"v": [6], "u": [5]}, index=[9])
     batch = as_series([a, b])
     assert batch.times.tolist() == [[0.25, 0.5], [9.0, 9.0]]
     assert batch.values.tolist() == [[[2, 0], [1, 3]], [[5, 6], [0, 0]]]
-    with pytest.raises(ValueError, match="case 1 has columns"):
+    with pytest.raises(ValueError, match="case 1 of X must have columns"):
         as_series([a, b.rename(columns={"u": "w"})])
-    with pytest.raises(ValueError, match="case 1 is of type ndarray"):
+    with pytest.raises(
+        ValueError, match="case 1 of X must be a DataFrame like the others, got ndarray"
+    ):
         as_series([a, np.ones(3)])
 
 
 @pytest.mark.parametrize("zone", [None, "Europe/Ljubljana"])
-def test_dates_become_seconds_since_the_first(zone):
+def test_as_series_datetimes_become_seconds_since_first(zone):
     stamps = pd.date_range("2024-03-31 00:00", periods=3, freq="90min", tz=zone)[::-1]
     frame = pd.DataFrame({"u": [3.0, 2.0, 1.0]}, index=stamps)
     for X in ([frame], [frame["u"]], [(stamps, frame["u"])]):
@@ -308,12 +330,12 @@ def test_dates_become_seconds_since_the_first(zone):
         assert batch.values.flatten().tolist() == [1.0, 2.0, 3.0]
 
 
-def test_timedeltas_become_seconds_as_they_are():
+def test_as_series_timedeltas_become_seconds():
     frame = pd.DataFrame({"u": [1.0, 2.0]}, index=pd.to_timedelta([60, 90], unit="s"))
     assert as_series([frame]).times.tolist() == [[60.0, 90.0]]
 
 
-def test_nullable_columns_are_missing_where_null():
+def test_as_series_null_of_nullable_column_is_missing():
     frame = pd.DataFrame({"u": pd.array([1, None], dtype="Int64"), "v": [True, False]})
     assert as_series(frame).mask[..., 0].tolist() == [[True, True], [False, True]]
 
@@ -321,34 +343,42 @@ def test_nullable_columns_are_missing_where_null():
 @pytest.mark.parametrize(
     ("X", "error", "match"),
     [
-        (5, TypeError, "X is of type int"),
-        ("series", TypeError, "X is of type str"),
-        (np.ones(3), ValueError, r"X has shape \(3,\)"),
-        (np.ones((2, 0)), ValueError, "X has shape"),
-        (np.ones((1, 2), complex), ValueError, "X does not convert to numbers"),
-        (np.array([["a", "b"]]), ValueError, "X does not convert to numbers"),
-        (np.array([[1.0, np.inf]]), ValueError, "X has an infinite value"),
-        (np.array([[1e300]]), ValueError, "too large for torch.float32"),
-        ([], ValueError, "there are no cases"),
-        ([1.0, 2.0], ValueError, r"case 0 has shape \(\)"),
-        ([[1.0], []], ValueError, "case 1 has shape"),
-        ([np.ones(2), np.ones((2, 2))], ValueError, "case 1 has 2 channels; wanted 1"),
-        ([np.ones(2), [1.0, -np.inf]], ValueError, "case 1 has an infinite value"),
-        ([np.ones(2), [1.0, "x"]], ValueError, "case 1 does not convert"),
-        ([([0.0], [1.0]), ([NAN], [1.0])], ValueError, "case 1 has a time that is NaN"),
-        ([([0.0, 1.0], [1.0])], ValueError, "case 0 has 2 times but 1 rows"),
-        ([([[0.0]], [1.0])], ValueError, "the times of case 0 have shape"),
-        ([(["noon", "night"], [1.0, 2.0])], ValueError, "the times of case 0: times must be"),
-        (pd.DataFrame({"d": pd.to_datetime(["2024-01-01"])}), ValueError, "does not convert"),
+        (5, TypeError, "X must be .*, got int"),
+        ("series", TypeError, "X must be .*, got str"),
+        (np.ones(3), ValueError, r"X must have shape .*, got \(3,\)"),
+        (np.ones((2, 0)), ValueError, "X must have shape"),
+        (np.ones((1, 2), complex), ValueError, "X must be numeric"),
+        (np.array([["a", "b"]]), ValueError, "X must be numeric"),
+        (np.array([[1.0, np.inf]]), ValueError, "X must be finite or NaN, got infinity"),
+        (np.array([[1e300]]), ValueError, "X must have values within torch.float32"),
+        ([], ValueError, "X must have at least one case"),
+        ([1.0, 2.0], ValueError, r"case 0 of X must have shape .*, got \(\)"),
+        ([[1.0], []], ValueError, r"case 1 of X must have at least one value, got shape \(0, 1\)"),
+        (
+            [np.ones(2), np.ones((2, 2))],
+            ValueError,
+            "case 1 of X must have 1 channels like case 0, got 2",
+        ),
+        ([np.ones(2), [1.0, -np.inf]], ValueError, "case 1 of X must have finite values"),
+        ([np.ones(2), [1.0, "x"]], ValueError, "case 1 of X must be numeric"),
+        ([([0.0], [1.0]), ([NAN], [1.0])], ValueError, "case 1 of X must have finite times"),
+        ([([0.0, 1.0], [1.0])], ValueError, "case 0 of X must have .*, got 2 times and 1 rows"),
+        ([([[0.0]], [1.0])], ValueError, "the times of case 0 of X must have shape"),
+        (
+            [(["noon", "night"], [1.0, 2.0])],
+            ValueError,
+            "the times of case 0 of X must be numbers",
+        ),
+        (pd.DataFrame({"d": pd.to_datetime(["2024-01-01"])}), ValueError, "X must be numeric"),
         (pd.DataFrame({"u": [1]}, index=[[0], [1]]), ValueError, "use from_long"),
     ],
 )
-def test_says_what_is_wrong(X, error, match):
+def test_as_series_rejects_invalid_input(X, error, match):
     with pytest.raises(error, match=match):
         as_series(X)
 
 
-def test_ten_thousand_cases_take_a_moment():
+def test_as_series_ten_thousand_cases_is_fast():
     cases = [(np.arange(50.0), np.ones((50, 3)))] * 10_000
     begin = time.perf_counter()
     as_series(cases)
@@ -358,7 +388,7 @@ def test_ten_thousand_cases_take_a_moment():
 # from_long
 
 
-def test_long_tables():
+def test_from_long_sorts_and_selects_columns():
     frame = pd.DataFrame(
         {
             "who": ["b", "a", "b", "b", "a"],
@@ -376,43 +406,43 @@ def test_long_tables():
     assert_same(from_long(frame, "who", "when", ["v"]), from_long(frame, "who", "when", "v"))
 
 
-def test_long_tables_with_dates_start_each_case_at_zero():
+def test_from_long_datetimes_start_each_case_at_zero():
     when = pd.to_datetime([5, 100, 3, 101], unit="s", utc=True)
     frame = pd.DataFrame({"who": [1, 0, 1, 0], "when": when, "u": [1.0, 2, 3, 4]})
     assert from_long(frame, "who", "when").times.tolist() == [[0, 2], [0, 1]]
     frame.loc[1, "when"] = pd.NaT
-    with pytest.raises(ValueError, match="case 1 has a time that is NaN"):
+    with pytest.raises(ValueError, match="case 1 of frame must have finite times"):
         from_long(frame, "who", "when")
 
 
 @pytest.mark.parametrize(
     ("change", "arguments", "match"),
     [
-        ({}, ("who", "hour"), r"no column \['hour'\]"),
-        ({}, ("who", "when", ["w"]), r"no column \['w'\]"),
-        ({"who": [None, 1]}, ("who", "when"), "missing entries"),
-        ({"u": ["a", "b"]}, ("who", "when", ["u"]), "columns does not convert"),
-        ({"u": ["a", "b"]}, ("who", "when"), "columns is empty"),
-        ({"when": ["a", "b"]}, ("who", "when"), "when: times must be"),
+        ({}, ("who", "hour"), r"frame must have columns \['hour'\], got"),
+        ({}, ("who", "when", ["w"]), r"frame must have columns \['w'\], got"),
+        ({"who": [None, 1]}, ("who", "when"), "must have an id in every row"),
+        ({"u": ["a", "b"]}, ("who", "when", ["u"]), "columns must be numeric"),
+        ({"u": ["a", "b"]}, ("who", "when"), "columns must have at least one"),
+        ({"when": ["a", "b"]}, ("who", "when"), "column 'when' of frame must be numbers"),
     ],
 )
-def test_long_tables_refused(change, arguments, match):
+def test_from_long_rejects_invalid_columns(change, arguments, match):
     frame = pd.DataFrame({"who": [0, 1], "when": [0.0, 1.0], "u": [1.0, 2.0], **change})
     with pytest.raises(ValueError, match=match):
         from_long(frame, *arguments)
 
 
-def test_long_needs_a_frame_with_rows():
-    with pytest.raises(TypeError, match="frame is of type list"):
+def test_from_long_rejects_non_frame_and_empty_frame():
+    with pytest.raises(TypeError, match="frame must be a pandas DataFrame, got list"):
         from_long([], "who", "when")
-    with pytest.raises(ValueError, match="no rows"):
+    with pytest.raises(ValueError, match="frame must have at least one row"):
         from_long(pd.DataFrame({"who": [], "when": [], "u": []}), "who", "when")
 
 
 # insert_rows
 
 
-def test_inserted_rows_are_unobserved_time_points_in_their_place():
+def test_insert_rows_adds_unobserved_sorted_rows():
     batch = as_series([([1.0, 3.0], [10, 30]), ([0.0, 1.0, 2.0], [0, NAN, 20])])
     times = torch.tensor([[2.0, 0.5], [9.0, -1.0]], dtype=torch.float64)
     wide, rows = insert_rows(batch, times)
@@ -424,7 +454,7 @@ def test_inserted_rows_are_unobserved_time_points_in_their_place():
     assert wide.values[wide.mask].tolist() == [10, 30, 0, 20]
 
 
-def test_inserting_and_leaving_out_the_inserted_gives_the_batch_back():
+def test_insert_rows_keeps_the_other_rows():
     batch = as_series(random_cases(20))
     generator = torch.Generator().manual_seed(0)
     times = torch.rand(20, 4, generator=generator, dtype=torch.float64) * 2 - 0.5
@@ -441,20 +471,20 @@ def test_inserting_and_leaving_out_the_inserted_gives_the_batch_back():
     assert_same(kept, batch)
 
 
-def test_a_time_that_is_there_gets_a_row_after_it():
+def test_insert_rows_at_existing_time_comes_after_it():
     batch = as_series([([0.0, 1.0], [1, 2])])
     wide, rows = insert_rows(batch, torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64))
     assert wide.times.tolist() == [[0, 0, 1, 1, 1]] and rows.tolist() == [[3, 1, 4]]
     assert wide.observed.int().tolist() == [[1, 0, 1, 0, 0]]
 
 
-def test_inserting_nothing_changes_nothing_and_shapes_are_checked():
+def test_insert_rows_without_queries_and_rejects_other_shapes():
     batch = as_series(random_cases(3))
     same, rows = insert_rows(batch, torch.zeros(3, 0, dtype=torch.float64))
     assert_same(same, batch)
     assert rows.shape == (3, 0)
     for times in (torch.zeros(3), torch.zeros(2, 1)):
-        with pytest.raises(ValueError, match=r"times has shape .*; wanted \(3, Q\)"):
+        with pytest.raises(ValueError, match=r"times must have shape \(3, Q\), got"):
             insert_rows(batch, times)
 
 

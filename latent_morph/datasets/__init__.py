@@ -1,4 +1,4 @@
-"""Data sets: `fetch_*` reads real files, `make_*` generates series of known origin."""
+"""Data sets: `fetch_*` reads published files, `make_*` generates synthetic series."""
 
 from latent_morph.datasets.activity import fetch_activity, split_activity
 from latent_morph.datasets.ecg import fetch_ecg

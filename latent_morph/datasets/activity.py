@@ -1,4 +1,4 @@
-"""Human Activity: four tags on a person's body, read in turn, with a label at every time point."""
+"""Human Activity: positions of four body-worn tags, with one label per time point."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from sklearn.utils import Bunch
 
 from latent_morph.checks import check_choice
 from latent_morph.datasets.bunches import as_bunch
-from latent_morph.datasets.cache import Arrays, cached
-from latent_morph.datasets.files import Found, Source, locate, one_line, read_content
+from latent_morph.datasets.cache import Arrays, load_cached
+from latent_morph.datasets.files import LocatedSource, Source, locate, read_content
+from latent_morph.datasets.tables import average_cells, encode_categories, format_error
 from latent_morph.series import SeriesBatch
 
 TAGS = {
@@ -25,8 +26,8 @@ TAGS = {
     "020-000-032-221": "belt",
 }
 FEATURE_NAMES = [f"{place} {axis}" for place in TAGS.values() for axis in "xyz"]
-# The eleven names of the file, merged into seven as Rubanova et al. do. They spell the last kind
-# of standing up otherwise than the file does, and so lose its 2,848 labels; here it counts.
+# The eleven names of the file, merged into seven as by Rubanova et al. (2019). Their code
+# misspells the last kind of standing up and so drops its 2,848 labels.
 CLASSES = {
     "walking": ("walking",),
     "falling": ("falling",),
@@ -43,7 +44,7 @@ CLASSES = {
 TARGET_NAMES = list(CLASSES)
 WINDOW, STRIDE = 50, 25
 TICK = 0.01  # seconds
-_STAMPS_A_TICK = 100_000  # stamps count 100 ns
+_STAMPS_PER_TICK = 100_000  # the unit of stamps is 100 ns
 _VERSION = 1
 _SOURCE = Source(
     dataset="activity",
@@ -55,9 +56,9 @@ _SOURCE = Source(
 )
 _DESCR = """\
 Localization Data for Person Activity (UCI): five people, five recordings each, wore tags
-on both ankles, chest and belt whose positions in metres were read one after the other. Windows of
-50 distinct 10 ms ticks with stride 25 of each recording; neighbours share half their points, so a
-random split of windows leaks between its sides, and holding a person out does not."""
+on both ankles, chest and belt whose positions in metres were read in turn. Windows of 50 distinct
+10 ms ticks with stride 25 of each recording. Neighbouring windows overlap by half, so a random
+split leaks from training to test; holding out a person does not."""
 
 
 def fetch_activity(
@@ -69,31 +70,31 @@ def fetch_activity(
 ) -> Bunch | tuple[Any, Any]:
     """Loads the windows of the Human Activity set: 6,554 series of 50 points and 12 channels.
 
-    Readings are put on ticks of 10 ms since the recording's first; readings of one tag within a
-    tick are averaged, and the tick takes the label of its last reading. (In the published file no
-    tick has two labels, nor two readings of one tag.)
+    Times are rounded to ticks of 10 ms since the first reading of the recording. Readings of one
+    tag within a tick are averaged, and the tick has the label of its last reading. (In the
+    published file no tick has two labels, nor two readings of one tag.)
 
     Args:
-        data_home: Folder to look in first, and to cache in if it can be written.
-        download_if_missing: Whether to try the network where no folder has the file.
+        data_home: Folder to search first, and to cache in if it is writable.
+        download_if_missing: Whether to download the file if no folder has it.
         return_X_y: Return `(data, target)` only.
         as_frame: Return pandas objects; see `datasets.bunches.as_bunch`.
 
     Returns:
         Bunch with `data`, SeriesBatch (N, 50, 12), times in seconds since the window's first
-        point; `target` (N, 50) int64, one label a point; `groups` (N,) the person, "A" to "E";
+        point; `target` (N, 50) int64, one label per point; `groups` (N,) the person, "A" to "E";
         `recordings` (N,), "A01" to "E05"; `starts` (N,) seconds from the start of the recording to
-        that of the window; `feature_names`, `target_names`, `DESCR` and `source`.
+        the start of the window; `feature_names`, `target_names`, `DESCR` and `source`.
 
     Raises:
         OSError: The file is absent or broken.
-        ValueError: The file is not what it should be.
+        ValueError: The file has other content.
     """
-    found = locate(_SOURCE, data_home=data_home, download_if_missing=download_if_missing)
-    arrays = cached(
-        "activity_windows", _VERSION, [found], lambda: _build(found), data_home=data_home
+    located = locate(_SOURCE, data_home=data_home, download_if_missing=download_if_missing)
+    arrays = load_cached(
+        "activity_windows", _VERSION, [located], lambda: _build(located), data_home=data_home
     )
-    return activity_bunch(arrays, _DESCR, "real", return_X_y=return_X_y, as_frame=as_frame)
+    return windows_to_bunch(arrays, _DESCR, "real", return_X_y=return_X_y, as_frame=as_frame)
 
 
 def split_activity(
@@ -106,10 +107,10 @@ def split_activity(
 
     Args:
         bunch: From `fetch_activity` or `make_activity`.
-        protocol: "windows" draws 20 % of the windows at random, as the literature does, although
+        protocol: "windows" draws 20 % of the windows at random, as in the literature, although
             most of them overlap training windows; "person" holds out all windows of one person.
-        random_state: Seed of the draw.
-        person: Who is held out.
+        random_state: Seed or generator of the draw.
+        person: The person to hold out.
 
     Returns:
         Indices (n_train,) and (n_test,).
@@ -120,8 +121,8 @@ def split_activity(
         train, test = train_test_split(indices, test_size=0.2, random_state=random_state)
         return train, test
     check_choice("person", person, sorted(set(bunch.groups.tolist())))
-    out = bunch.groups == person
-    return indices[~out], indices[out]
+    is_test = bunch.groups == person
+    return indices[~is_test], indices[is_test]
 
 
 def cut_windows(
@@ -133,7 +134,7 @@ def cut_windows(
         ticks: (R,) whole numbers, increasing within a recording.
         values: (R, 12), NaN where missing.
         labels: (R,).
-        recordings: (R,) names, each recording in one piece.
+        recordings: (R,) names; the rows of a recording are consecutive.
 
     Returns:
         Arrays `values` (N, 50, 12), `times` (N, 50), `labels` (N, 50), `recordings` and
@@ -154,10 +155,10 @@ def cut_windows(
     }
 
 
-def activity_bunch(
+def windows_to_bunch(
     arrays: Arrays, descr: str, source: str, *, return_X_y: bool, as_frame: bool
 ) -> Bunch | tuple[Any, Any]:
-    """Turns what `cut_windows` gives into what `fetch_activity` returns."""
+    """Converts the arrays of `cut_windows` to the return value of `fetch_activity`."""
     values = torch.from_numpy(arrays["values"])
     mask = ~torch.isnan(values)
     return as_bunch(
@@ -175,25 +176,21 @@ def activity_bunch(
     )
 
 
-def _build(found: Found) -> Arrays:
-    table = _parse(read_content(found), found)
+def _build(located: LocatedSource) -> Arrays:
+    table = _parse(read_content(located), located)
     recordings, first_row = np.unique(table["recording"], return_index=True)
     code = np.searchsorted(recordings, table["recording"])
-    # Stamps exceed 2^53: subtract as integers, divide afterwards.
+    # Stamps exceed 2^53, so they are subtracted as integers before division.
     elapsed = table["stamp"] - table["stamp"][first_row][code]
-    tick = np.rint(elapsed / _STAMPS_A_TICK).astype(np.int64)
-    order = np.lexsort((tick, code))  # a dozen readings step back by a tick
+    tick = np.rint(elapsed / _STAMPS_PER_TICK).astype(np.int64)
+    order = np.lexsort((tick, code))  # a dozen readings are out of order by a tick
     code, tick = code[order], tick[order]
-    fresh = np.append(True, (np.diff(code) != 0) | (np.diff(tick) != 0))
-    point = np.cumsum(fresh) - 1
+    is_first = np.append(True, (np.diff(code) != 0) | (np.diff(tick) != 0))
+    point = np.cumsum(is_first) - 1
     cell = point * len(TAGS) + table["tag"][order]
     n_cells = (point[-1] + 1) * len(TAGS)
-    count = np.bincount(cell, minlength=n_cells).astype(np.float64)
-    count[count == 0] = np.nan  # makes the mean of nothing a NaN
-    means = [
-        np.bincount(cell, weights=table[axis][order], minlength=n_cells) / count for axis in "xyz"
-    ]
-    last = np.append(np.flatnonzero(fresh)[1:], len(code)) - 1
+    means = [average_cells(cell, table[axis][order], n_cells) for axis in "xyz"]
+    last = np.append(np.flatnonzero(is_first)[1:], len(code)) - 1
     windows = cut_windows(
         tick[last],
         np.stack(means, axis=-1).reshape(-1, len(FEATURE_NAMES)),
@@ -201,12 +198,16 @@ def _build(found: Found) -> Arrays:
         recordings[code[last]],
     )
     if not len(windows["values"]):
-        raise ValueError(f"{found.path} has no recording of more than {WINDOW} time points")
+        raise ValueError(
+            f"{located.path} must have a recording of more than {WINDOW} time points, got none"
+        )
     return windows
 
 
-def _parse(content: bytes, found: Found) -> Arrays:
-    wrong = f"{found.path} is not the activity table (recording, tag, stamp, date, x, y, z, label)"
+def _parse(content: bytes, located: LocatedSource) -> Arrays:
+    expected = (
+        f"{located.path} must be the activity table (recording, tag, stamp, date, x, y, z, label)"
+    )
     try:
         frame = pd.read_csv(
             io.BytesIO(content),
@@ -217,24 +218,16 @@ def _parse(content: bytes, found: Found) -> Arrays:
             | dict.fromkeys(("recording", "tag", "label"), "category"),
             index_col=False,
         )
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' own errors are ValueErrors
-        raise ValueError(f"{wrong}: {one_line(error)}") from error
+    except (ValueError, UnicodeDecodeError) as error:  # pandas' errors are ValueErrors
+        raise ValueError(f"{expected}, got {format_error(error)}") from error
     if frame.empty or frame.isna().to_numpy().any():
-        raise ValueError(f"{wrong}: it is empty or a row is incomplete")
-    merged = {name: code for code, names in enumerate(CLASSES.values()) for name in names}
+        raise ValueError(f"{expected}, got an empty table or an incomplete row")
+    labels = {name: code for code, names in enumerate(CLASSES.values()) for name in names}
     tags = {name: code for code, name in enumerate(TAGS)}
     return {
         "recording": frame["recording"].to_numpy(dtype=str),
         "stamp": frame["stamp"].to_numpy(),
-        "tag": _code(frame["tag"], tags, wrong),
-        "label": _code(frame["label"], merged, wrong),
+        "tag": encode_categories(frame["tag"], tags, expected),
+        "label": encode_categories(frame["label"], labels, expected),
         **{axis: frame[axis].to_numpy() for axis in "xyz"},
     }
-
-
-def _code(column: pd.Series, codes: dict[str, int], wrong: str) -> np.ndarray:
-    names = list(column.cat.categories)
-    unknown = sorted(set(names) - set(codes))
-    if unknown:
-        raise ValueError(f"{wrong}: unknown {column.name} {unknown[0]!r}")
-    return np.array([codes[name] for name in names])[column.cat.codes.to_numpy()]

@@ -1,4 +1,4 @@
-"""Shapes what a data set returns: a Bunch, the pair (X, y), or pandas objects."""
+"""Return values of data sets: a Bunch, the pair (X, y), or pandas objects."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ def as_bunch(
     *,
     return_X_y: bool = False,
     as_frame: bool = False,
-    **facts: Any,  # noqa: ANN401  # whatever else the data set has to say
+    **extra: Any,  # noqa: ANN401
 ) -> Bunch | tuple[Any, Any]:
     """Packs a data set the way scikit-learn does.
 
     Args:
         data: (N, T, C).
-        target: (N,) one label a series, or (N, T) one label a time point.
-        return_X_y: Return `(data, target)` alone.
-        as_frame: Return `data` as a long DataFrame with columns "case", "time" and one for each of
-            the `feature_names`, which `from_long(data, "case", "time")` reads back, and `target`
-            as a Series: indexed by case, or for labels of time points by the rows of `data`.
-        facts: Further entries of the Bunch; `feature_names` among them.
+        target: (N,) one label per series, or (N, T) one label per time point.
+        return_X_y: Return `(data, target)` only.
+        as_frame: Return `data` as a long DataFrame with columns "case", "time" and one per entry
+            of `feature_names`, which `from_long(data, "case", "time")` converts back, and `target`
+            as a Series: indexed by case, or for labels per time point by the rows of `data`.
+        extra: Further entries of the Bunch, including `feature_names`.
     """
     X: Any = data
     y: Any = target
     if as_frame:
-        X = long_frame(data, facts["feature_names"])
+        X = to_long_frame(data, extra["feature_names"])
         if target.ndim == 2:
             y = pd.Series(target[data.present.cpu().numpy()], index=X.index, name="target")
         else:
             y = pd.Series(target, name="target").rename_axis("case")
     if return_X_y:
         return X, y
-    return Bunch(data=X, target=y, **facts)
+    return Bunch(data=X, target=y, **extra)
 
 
-def long_frame(batch: SeriesBatch, feature_names: list[str]) -> pd.DataFrame:
-    """One row for each real time point of (N, T, C), in order of case and time."""
+def to_long_frame(batch: SeriesBatch, feature_names: list[str]) -> pd.DataFrame:
+    """Converts (N, T, C) to a table of one row per case and time point, in this order."""
     present = batch.present
     values = batch.values.masked_fill(~batch.mask, float("nan"))[present].cpu().numpy()
     frame = pd.DataFrame(values, columns=feature_names)

@@ -1,4 +1,4 @@
-"""PhysioNet 2012, set a: 4,000 stays in intensive care, and who died in hospital."""
+"""PhysioNet 2012, set a: 4,000 intensive care stays, labelled by death in hospital."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pandas as pd
 from sklearn.utils import Bunch
 
 from latent_morph.datasets.bunches import as_bunch
-from latent_morph.datasets.cache import Arrays, cached
-from latent_morph.datasets.files import Found, Source, locate, one_line, read_content, read_folder
+from latent_morph.datasets.cache import Arrays, load_cached
+from latent_morph.datasets.files import LocatedSource, Source, locate, read_content, read_folder
+from latent_morph.datasets.tables import average_cells, encode_categories, format_error
 from latent_morph.series import pack_rows
 
 DYNAMIC_NAMES = (
@@ -22,7 +23,7 @@ DYNAMIC_NAMES = (
 ).split()
 STATIC_NAMES = ["Age", "Gender", "Height", "ICUType"]
 FEATURE_NAMES = DYNAMIC_NAMES + STATIC_NAMES
-_UNKNOWN = {*STATIC_NAMES, "Weight"}  # parameters in which -1 stands for "not known"
+_MISSING_IS_MINUS_ONE = {*STATIC_NAMES, "Weight"}
 _VERSION = 1
 _HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
 _FILES = "https://physionet.org/files/challenge-2012/1.0.0/"
@@ -57,30 +58,32 @@ def fetch_physionet(
 ) -> Bunch | tuple[Any, Any]:
     """Loads set a from set-a.tar.gz, set-a.zip or the folder set-a, and Outcomes-a.txt.
 
-    Age, gender, height and kind of unit are channels observed at time 0 only; -1 there, and for
-    weight, means unknown and is left missing. Several values of one parameter at one time are
-    averaged.
+    Age, gender, height and type of unit are channels observed at time 0 only. For them and for
+    weight, -1 means missing. Several values of one parameter at one time are averaged.
 
     Args:
-        data_home: Folder to look in first, and to cache in if it can be written.
-        download_if_missing: Whether to try the network where no folder has the files.
+        data_home: Folder to search first, and to cache in if it is writable.
+        download_if_missing: Whether to download the files if no folder has them.
         return_X_y: Return `(data, target)` only.
         as_frame: Return pandas objects; see `datasets.bunches.as_bunch`.
 
     Returns:
         Bunch with `data`, SeriesBatch (N, T, 41), times in hours since admission; `target` (N,)
         int64, 1 for death in hospital; `record_ids` (N,); `feature_names`, the 37 measured
-        parameters sorted by name, then the four of admission; `target_names`, `DESCR`, `source`.
+        parameters sorted by name, then the four known at admission; `target_names`, `DESCR`
+        and `source`.
 
     Raises:
         OSError: A file is absent or broken.
-        ValueError: A file is not what it should be.
+        ValueError: A file has other content.
     """
-    found = [
+    located = [
         locate(source, data_home=data_home, download_if_missing=download_if_missing)
         for source in (_RECORDS, _OUTCOMES)
     ]
-    arrays = cached("physionet_a", _VERSION, found, lambda: _build(*found), data_home=data_home)
+    arrays = load_cached(
+        "physionet_a", _VERSION, located, lambda: _build(*located), data_home=data_home
+    )
     data = pack_rows(
         arrays["case"], arrays["minutes"] / 60.0, arrays["values"], len(arrays["died"])
     )
@@ -97,37 +100,34 @@ def fetch_physionet(
     )
 
 
-def _build(records: Found, outcomes: Found) -> Arrays:
+def _build(records: LocatedSource, outcomes: LocatedSource) -> Arrays:
     texts = read_folder(records)
     case, minutes, channel, value = _parse(texts, records)
-    # One row for each time of each stay, one cell for each parameter in it.
-    clock = int(minutes.max()) + 1
-    moment, row = np.unique(case * clock + minutes, return_inverse=True)
-    cell = row * len(FEATURE_NAMES) + channel
-    n_cells = len(moment) * len(FEATURE_NAMES)
-    count = np.bincount(cell, minlength=n_cells).astype(np.float64)
-    count[count == 0] = np.nan  # makes the mean of nothing a NaN
-    means = np.bincount(cell, weights=value, minlength=n_cells) / count
+    # One row per stay and time, one cell per parameter in it.
+    n_minutes = int(minutes.max()) + 1
+    key, row = np.unique(case * n_minutes + minutes, return_inverse=True)
+    n_channels = len(FEATURE_NAMES)
+    means = average_cells(row * n_channels + channel, value, len(key) * n_channels)
     ids = np.array([int(name) for name in texts])
     return {
-        "case": moment // clock,
-        "minutes": moment % clock,
-        "values": means.reshape(-1, len(FEATURE_NAMES)).astype(np.float32),
+        "case": key // n_minutes,
+        "minutes": key % n_minutes,
+        "values": means.reshape(-1, n_channels).astype(np.float32),
         "record_ids": ids,
-        "died": _deaths(ids, outcomes),
+        "died": _read_deaths(ids, outcomes),
     }
 
 
 def _parse(
-    texts: dict[str, bytes], found: Found
+    texts: dict[str, bytes], located: LocatedSource
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Files by record -> case, minutes, channel and value of every known measurement."""
-    wrong = f"{found.path} is not a set of records with lines Time,Parameter,Value"
+    """Converts files by record to case, minutes, channel and value (R,) of every measurement."""
+    expected = f"{located.path} must hold records with lines Time,Parameter,Value"
     bodies = []
     for name, text in texts.items():
         head, _, body = text.partition(b"\n")
         if head.strip() != b"Time,Parameter,Value" or not name.isdigit() or not body.strip():
-            raise ValueError(f"{wrong}: see {name}.txt")
+            raise ValueError(f"{expected}, got another content in {name}.txt")
         bodies.append(body if body.endswith(b"\n") else body + b"\n")
     try:
         frame = pd.read_csv(
@@ -135,44 +135,42 @@ def _parse(
             header=None,
             names=["time", "parameter", "value"],
             dtype={"time": "category", "parameter": "category", "value": float},
-            skip_blank_lines=False,  # lines are counted, to tell which record they are from
+            skip_blank_lines=False,  # the number of lines identifies the record
             index_col=False,
         )
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' own errors are ValueErrors
-        raise ValueError(f"{wrong}: {one_line(error)}") from error
+    except (ValueError, UnicodeDecodeError) as error:  # pandas' errors are ValueErrors
+        raise ValueError(f"{expected}, got {format_error(error)}") from error
     case = np.repeat(np.arange(len(bodies)), [body.count(b"\n") for body in bodies])
-    clock = [_minutes(text, wrong) for text in frame["time"].cat.categories]
+    clock = {text: _parse_minutes(text, expected) for text in frame["time"].cat.categories}
     codes = {name: code for code, name in enumerate(FEATURE_NAMES)} | {"RecordID": -1}
-    names = list(frame["parameter"].cat.categories)
-    unknown = sorted(set(names) - set(codes))
-    if unknown:
-        raise ValueError(f"{wrong}: unknown parameter {unknown[0]!r}")
-    whole = ~frame.isna().to_numpy().any(1)
-    minutes = np.array(clock)[frame["time"].cat.codes.to_numpy()]
-    channel = np.array([codes[name] for name in names])[frame["parameter"].cat.codes.to_numpy()]
+    is_complete = ~frame.isna().to_numpy().any(1)
+    minutes = encode_categories(frame["time"], clock, expected)
+    channel = encode_categories(frame["parameter"], codes, expected)
     value = frame["value"].to_numpy()
-    minus_one = np.array([name in _UNKNOWN for name in FEATURE_NAMES])
-    known = whole & (channel >= 0) & ~((value == -1) & minus_one[channel])
-    silent = np.bincount(case[known], minlength=len(bodies)) == 0
-    if silent.any():
-        raise ValueError(f"{wrong}: {list(texts)[int(silent.argmax())]}.txt has no measurement")
-    return case[known], minutes[known], channel[known], value[known]
+    minus_one = np.array([name in _MISSING_IS_MINUS_ONE for name in FEATURE_NAMES])
+    is_known = is_complete & (channel >= 0) & ~((value == -1) & minus_one[channel])
+    is_empty = np.bincount(case[is_known], minlength=len(bodies)) == 0
+    if is_empty.any():
+        name = list(texts)[int(is_empty.argmax())]
+        raise ValueError(f"{expected}, got no measurement in {name}.txt")
+    return case[is_known], minutes[is_known], channel[is_known], value[is_known]
 
 
-def _minutes(text: str, wrong: str) -> int:
+def _parse_minutes(text: str, expected: str) -> int:
     hours, _, minutes = text.partition(":")
     if not (hours.isdigit() and minutes.isdigit()):
-        raise ValueError(f"{wrong}: {text!r} is no time hh:mm")
+        raise ValueError(f"{expected}, got the time {text!r}, which is not hh:mm")
     return 60 * int(hours) + int(minutes)
 
 
-def _deaths(ids: np.ndarray, found: Found) -> np.ndarray:
-    wrong = f"{found.path} is not the table of outcomes"
+def _read_deaths(ids: np.ndarray, located: LocatedSource) -> np.ndarray:
+    expected = f"{located.path} must be the table of outcomes"
     try:
-        table = pd.read_csv(io.BytesIO(read_content(found)), index_col="RecordID")
+        table = pd.read_csv(io.BytesIO(read_content(located)), index_col="RecordID")
         died = table["In-hospital_death"].reindex(ids)
     except (ValueError, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"{wrong}: {one_line(error)}") from error
-    if not died.isin([0, 1]).all():
-        raise ValueError(f"{wrong}: record {ids[(~died.isin([0, 1])).argmax()]} has no outcome")
+        raise ValueError(f"{expected}, got {format_error(error)}") from error
+    is_known = died.isin([0, 1])
+    if not is_known.all():
+        raise ValueError(f"{expected}, got no outcome of record {ids[(~is_known).argmax()]}")
     return died.to_numpy(dtype=np.int64)

@@ -1,4 +1,4 @@
-"""make_activity: simulated people with four tags, a stand-in in the schema of Human Activity."""
+"""make_activity: simulated people with four tags, a stand-in with the schema of Human Activity."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from latent_morph.datasets.activity import (
     TARGET_NAMES,
     TICK,
     WINDOW,
-    activity_bunch,
     cut_windows,
+    windows_to_bunch,
 )
 
-_PEOPLE, _TAKES = "ABCDE", 5
+_PEOPLE, _N_RECORDINGS = "ABCDE", 5
 _ROOM = 5.0  # metres, square
-_GAPS, _GAP_ODDS = np.array([2, 3, 4, 6]), np.array([0.15, 0.6, 0.2, 0.05])  # ticks per reading
+# Ticks between readings, and their probabilities.
+_GAPS, _GAP_PROBABILITIES = np.array([2, 3, 4, 6]), np.array([0.15, 0.6, 0.2, 0.05])
 
-# For each activity: what may follow, and for how many readings it lasts. "standing up" and
-# "falling" are ways from one posture to another, so the label has to be read off the movement.
-_NEXT = {
+# Activities that may follow each activity, and its range of durations in readings. "standing up"
+# and "falling" are transitions between postures, so the label depends on the movement.
+_TRANSITIONS = {
     "walking": ("falling", "lying", "sitting", "on all fours", "sitting on the ground", "walking"),
     "falling": ("lying",),
     "lying": ("standing up", "standing up", "lying"),
@@ -33,7 +34,7 @@ _NEXT = {
     "on all fours": ("lying", "standing up"),
     "sitting on the ground": ("standing up",),
 }
-_LASTS = {
+_DURATIONS = {
     "walking": (80, 250),
     "falling": (20, 50),
     "lying": (150, 400),
@@ -42,7 +43,7 @@ _LASTS = {
     "on all fours": (50, 150),
     "sitting on the ground": (80, 250),
 }
-# Where left ankle, right ankle, chest and belt tend to: (along the heading, height), in metres.
+# Resting places of left ankle, right ankle, chest and belt: (along the heading, height) in metres.
 _UPRIGHT = ((0.0, 0.12), (0.0, 0.12), (0.0, 1.30), (0.0, 1.00))
 _FLAT = ((0.85, 0.12), (0.85, 0.12), (-0.45, 0.20), (0.0, 0.18))
 _POSTURES = {
@@ -54,11 +55,12 @@ _POSTURES = {
     "on all fours": ((-0.50, 0.10), (-0.50, 0.10), (0.40, 0.50), (0.0, 0.48)),
     "sitting on the ground": ((0.70, 0.12), (0.70, 0.12), (0.0, 0.58), (0.0, 0.20)),
 }
-_HASTE = {"falling": 0.12, "standing up": 0.03}  # share of the way to the posture per reading
+# Fraction of the remaining way to the posture per reading.
+_APPROACH_RATE = {"falling": 0.12, "standing up": 0.03}
 _DESCR = """\
 Synthetic stand-in for Localization Data for Person Activity: five simulated people walk, fall,
-sit, lie and get up in a room, and four tags are read one after the other with noise and outliers.
-Figures obtained on it say nothing about the real data."""
+sit, lie and get up in a room, and four tags are read in turn with noise and outliers. Results on
+it say nothing about the real data."""
 
 
 def make_activity(
@@ -71,9 +73,9 @@ def make_activity(
     """Generates windows with the schema of `fetch_activity`.
 
     Five people of different height, pace and noise make five recordings each, in which activities
-    follow each other as a Markov chain. Tags move towards the posture of the activity, ankles
-    swing while walking, and at each reading one tag reports its position. Windows are cut as from
-    the real recordings, so neighbours overlap.
+    are a Markov chain. Tags move towards the posture of the activity, ankles swing while walking,
+    and at each reading one tag reports its position. Windows are cut as from the real recordings,
+    so neighbouring windows overlap.
 
     Args:
         n_cases: Number of windows N, spread over the recordings.
@@ -94,31 +96,31 @@ def make_activity(
         }
         for name in _PEOPLE
     }
-    # Takes run slower than people, so that a few windows already come from several people.
-    names = [f"{person}{take:02d}" for take in range(1, _TAKES + 1) for person in _PEOPLE]
+    # People vary fastest, so that few windows already come from several people.
+    names = [f"{person}{i:02d}" for i in range(1, _N_RECORDINGS + 1) for person in _PEOPLE]
     counts = n_cases // len(names) + (np.arange(len(names)) < n_cases % len(names))
     parts = [
-        (name, *_record(STRIDE * (count - 1) + WINDOW + 1, **people[name[0]], rng=rng))
+        (name, *_simulate_recording(STRIDE * (count - 1) + WINDOW + 1, **people[name[0]], rng=rng))
         for name, count in sorted(zip(names, counts.tolist(), strict=True))
         if count
     ]
     recordings = np.repeat([part[0] for part in parts], [len(part[1]) for part in parts])
     ticks, values, labels = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3))
     arrays = cut_windows(ticks, values, labels, recordings)
-    return activity_bunch(arrays, _DESCR, "synthetic", return_X_y=return_X_y, as_frame=as_frame)
+    return windows_to_bunch(arrays, _DESCR, "synthetic", return_X_y=return_X_y, as_frame=as_frame)
 
 
-def _record(
+def _simulate_recording(
     n_points: int, height: float, pace: float, noise: float, rng: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One recording: ticks (R,), values (R, 12) with NaN, labels (R,)."""
-    labels, haste = _diary(n_points, rng)
-    ticks = np.cumsum(rng.choice(_GAPS, size=n_points, p=_GAP_ODDS))
+    """Simulates one recording: ticks (R,), values (R, 12) with NaN, labels (R,)."""
+    labels, rates = _draw_activities(n_points, rng)
+    ticks = np.cumsum(rng.choice(_GAPS, size=n_points, p=_GAP_PROBABILITIES))
     seconds = np.diff(ticks, prepend=ticks[0]) * TICK
-    body = _body(labels, haste, height)
+    body = _simulate_postures(labels, rates, height)
 
-    # Gait: ankles swing against each other along the heading and lift; fades with the activity.
-    gait = _ease(np.append(False, labels == 0)[:-1].astype(float), np.full(n_points, 0.1))
+    # Gait: while walking, ankles swing in opposite phase along the heading, and lift.
+    gait = _low_pass(np.append(False, labels == 0)[:-1].astype(float), np.full(n_points, 0.1))
     phase = 2 * np.pi * 0.9 * pace * np.cumsum(seconds) + rng.uniform(0, 2 * np.pi)
     for ankle, sign in ((0, 1.0), (1, -1.0)):
         body[:, ankle, 0] += sign * 0.3 * gait * np.sin(phase)
@@ -133,47 +135,49 @@ def _record(
     side = np.array([0.12, -0.12, 0.0, 0.0])
     floor = track[:, None] + along[:, None] * body[:, :, :1] + across[:, None] * side[:, None]
     position = np.concatenate([floor, body[:, :, 1:]], axis=-1)  # (R, 4, 3)
-    position += noise * rng.standard_t(3, size=position.shape)  # radio outliers are frequent
+    position += noise * rng.standard_t(
+        3, size=position.shape
+    )  # heavy tails, as radio positions have
 
-    # Tags report in turn; now and then one is skipped and the turn moves on by two.
-    reader = np.cumsum(rng.choice([1, 2], size=n_points, p=[0.95, 0.05])) % 4
+    # Tags report in turn; with probability 0.05 one is skipped.
+    tag = np.cumsum(rng.choice([1, 2], size=n_points, p=[0.95, 0.05])) % 4
     values = np.full((n_points, 4, 3), np.nan)
     rows = np.arange(n_points)
-    values[rows, reader] = position[rows, reader]
+    values[rows, tag] = position[rows, tag]
     return ticks, values.reshape(n_points, 12), labels
 
 
-def _diary(n_points: int, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
-    """Label of each reading and the haste with which its posture is approached, both (R,)."""
-    activity = list(_NEXT)[rng.randint(len(_NEXT))]
+def _draw_activities(n_points: int, rng: np.random.RandomState) -> tuple[np.ndarray, np.ndarray]:
+    """Draws the label of each reading and the approach rate to its posture, both (R,)."""
+    activity = list(_TRANSITIONS)[rng.randint(len(_TRANSITIONS))]
     codes: list[int] = []
-    hastes: list[float] = []
+    rates: list[float] = []
     durations: list[int] = []
     while sum(durations) < n_points:
         codes.append(TARGET_NAMES.index(activity))
-        hastes.append(_HASTE.get(activity, 0.05) * rng.uniform(0.7, 1.4))
-        durations.append(rng.randint(*_LASTS[activity]))
-        activity = _NEXT[activity][rng.randint(len(_NEXT[activity]))]
+        rates.append(_APPROACH_RATE.get(activity, 0.05) * rng.uniform(0.7, 1.4))
+        durations.append(rng.randint(*_DURATIONS[activity]))
+        activity = _TRANSITIONS[activity][rng.randint(len(_TRANSITIONS[activity]))]
     labels = np.repeat(codes, durations)[:n_points]
-    return labels, np.repeat(hastes, durations)[:n_points]
+    return labels, np.repeat(rates, durations)[:n_points]
 
 
-def _body(labels: np.ndarray, haste: np.ndarray, height: float) -> np.ndarray:
-    """Smoothed place of each tag relative to the belt's ground point: (R, 4, 2)."""
+def _simulate_postures(labels: np.ndarray, rates: np.ndarray, height: float) -> np.ndarray:
+    """Smoothed position of each tag relative to the point below the belt: (R, 4, 2)."""
     postures = np.array([_POSTURES[name] for name in TARGET_NAMES])
-    goal = height * postures[labels]
-    flat = goal.reshape(len(goal), -1)
-    return np.stack([_ease(column, haste) for column in flat.T], axis=-1).reshape(goal.shape)
+    target = height * postures[labels]
+    flat = target.reshape(len(target), -1)
+    return np.stack([_low_pass(x, rates) for x in flat.T], axis=-1).reshape(target.shape)
 
 
-def _ease(goal: np.ndarray, haste: np.ndarray) -> np.ndarray:
-    """Follows `goal` (R,) with x_k = x_{k-1} + haste_k (goal_k - x_{k-1})."""
-    # Haste is constant over stretches, and on each of them this is a linear filter.
-    begin = np.flatnonzero(np.append(True, np.diff(haste) != 0))
-    eased = np.empty(len(goal))
-    before = goal[0]
-    for a, b in zip(begin, np.append(begin[1:], len(goal)), strict=True):
-        rate = haste[a]
-        eased[a:b], _ = lfilter([rate], [1, rate - 1], goal[a:b], zi=[(1 - rate) * before])
-        before = eased[b - 1]
-    return eased
+def _low_pass(x: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """Filters x (R,) by y_k = y_{k-1} + rates_k (x_k - y_{k-1}), from y_0 = x_0."""
+    # Rates are piecewise constant, and a constant rate is a linear filter.
+    starts = np.flatnonzero(np.append(True, np.diff(rates) != 0))
+    y = np.empty(len(x))
+    previous = x[0]
+    for a, b in zip(starts, np.append(starts[1:], len(x)), strict=True):
+        rate = rates[a]
+        y[a:b], _ = lfilter([rate], [1, rate - 1], x[a:b], zi=[(1 - rate) * previous])
+        previous = y[b - 1]
+    return y

@@ -1,4 +1,4 @@
-"""make_ecg: beats of the oscillator of McSharry et al. (2003), a stand-in for recorded ones."""
+"""make_ecg: beats of the ECG oscillator of McSharry et al. (2003), a stand-in for real ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from scipy.signal import lfilter
 from sklearn.utils import Bunch, check_random_state
 
 from latent_morph.checks import check_count
-from latent_morph.datasets.ecg import N_SAMPLES, RATE, TARGET_NAMES, ecg_bunch
+from latent_morph.datasets.ecg import N_SAMPLES, RATE, TARGET_NAMES, beats_to_bunch
 
-_FINE = 3  # the oscillator steps at 360 Hz and every third sample is kept, as in the database
-# Angle, height and width of the waves P, Q, R, S, T on the limit cycle. The first set is that of
-# the paper's normal rhythm; the others change it the way the arrhythmia changes the beat.
+_OVERSAMPLING = 3  # the oscillator steps at 360 Hz, of which every third sample is kept
+# Angle, height and width of the waves P, Q, R, S, T on the limit cycle. The normal rhythm is that
+# of the paper; the others modify it as the arrhythmia modifies the beat.
 _NORMAL = (
     (-np.pi / 3, -np.pi / 12, 0.0, np.pi / 12, np.pi / 2),
     (1.2, -5.0, 30.0, -7.5, 0.75),
@@ -21,13 +21,13 @@ _NORMAL = (
 )
 _WAVES = {
     "N": _NORMAL,
-    # Early, its P wave of another shape and riding on a flatter T.
+    # Early, with another P wave and a flatter T wave.
     "S": (
         (-np.pi / 2.6, -np.pi / 12, 0.0, np.pi / 12, np.pi / 1.8),
         (-0.8, -4.0, 27.0, -8.5, 0.55),
         (0.2, 0.1, 0.09, 0.1, 0.35),
     ),
-    # No P, a broad QRS, T against it.
+    # No P wave, a broad QRS complex, an inverted T wave.
     "V": (
         (-np.pi / 3, -np.pi / 7, 0.0, np.pi / 6, np.pi / 1.9),
         (0.0, -2.0, 13.0, -9.0, -1.6),
@@ -39,7 +39,7 @@ _WAVES = {
         (0.6, -3.5, 20.0, -8.5, -0.4),
         (0.25, 0.15, 0.16, 0.17, 0.45),
     ),
-    # Paced: a narrow spike, then a broad answer.
+    # Paced: a narrow spike, then a broad response.
     "Q": (
         (-np.pi / 3, -np.pi / 30, 0.0, np.pi / 5, np.pi / 1.7),
         (0.1, 25.0, 8.0, -10.0, 1.3),
@@ -47,12 +47,12 @@ _WAVES = {
     ),
 }
 _PERIOD = {"N": 0.80, "S": 0.66, "V": 0.86, "F": 0.76, "Q": 0.84}  # seconds to the next R peak
-_SPREAD = 0.14  # relative standard deviation of that
-_SHARES = np.array([90589, 2779, 7236, 803, 8039]) / 109446  # of the classes in the database
+_PERIOD_STD = 0.14  # relative standard deviation of the period
+_CLASS_FREQUENCIES = np.array([90589, 2779, 7236, 803, 8039]) / 109446  # in the database
 _DESCR = """\
 Synthetic stand-in for the MIT-BIH heartbeats: beats of five kinds from the ECG oscillator of
-McSharry et al. (2003), scaled and cut like the real ones. Figures obtained on it say nothing about
-the real data."""
+McSharry et al. (2003), scaled and cut like the real ones. Results on it say nothing about the real
+data."""
 
 
 def make_ecg(
@@ -66,17 +66,17 @@ def make_ecg(
 ) -> Bunch | tuple[Any, Any]:
     """Generates beats with the schema of `fetch_ecg`.
 
-    The oscillator turns around its limit cycle once a beat while z' = -sum_i a_i d_i
+    The oscillator goes around its limit cycle once per beat while z' = -sum_i a_i d_i
     exp(-d_i^2 / 2 b_i^2) - (z - z0), with d_i the angle to wave i; z is the ECG. A beat starts at
     its R peak, lasts 1.2 periods, so that the next R peak shows, and is scaled to [0, 1]. Angles,
-    heights, widths and period vary from beat to beat; breath moves z0, and noise is added.
+    heights, widths and period vary from beat to beat; breathing modulates z0, and noise is added.
 
     Args:
         n_cases: N.
         random_state: Seed or generator.
         keep: Fraction of each beat's samples to keep, drawn at random, at least one.
-        balanced: Equal classes instead of the shares of the database, in which N has 83 %. With
-            the latter, every class has at least two beats if there are 20 beats or more.
+        balanced: Equal classes instead of the class frequencies of the database, where N has 83 %.
+            With the latter, every class has at least two beats if there are 20 beats or more.
         return_X_y: Return `(data, target)` only.
         as_frame: Return pandas objects; see `datasets.bunches.as_bunch`.
 
@@ -85,9 +85,9 @@ def make_ecg(
     """
     check_count("n_cases", n_cases)
     rng = check_random_state(random_state)
-    labels = _labels(n_cases, balanced, rng)
-    return ecg_bunch(
-        _beats(labels, rng),
+    labels = _draw_labels(n_cases, balanced, rng)
+    return beats_to_bunch(
+        _simulate_beats(labels, rng),
         labels,
         keep,
         rng,
@@ -98,53 +98,53 @@ def make_ecg(
     )
 
 
-def _labels(n_cases: int, balanced: bool, rng: np.random.RandomState) -> np.ndarray:
+def _draw_labels(n_cases: int, balanced: bool, rng: np.random.RandomState) -> np.ndarray:
     n_classes = len(TARGET_NAMES)
     if balanced:
         labels = np.arange(n_cases) % n_classes
     else:
-        rare = np.rint(n_cases * _SHARES[1:]).astype(int)
+        rare = np.rint(n_cases * _CLASS_FREQUENCIES[1:]).astype(int)
         if n_cases >= 20:
             rare = np.maximum(rare, 2)
         labels = np.repeat(np.arange(n_classes), np.append(n_cases - rare.sum(), rare))
     return rng.permutation(labels)
 
 
-def _beats(labels: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    """Labels (N,) -> zero-padded beats (N, 187) in [0, 1], float32."""
-    n_cases, n_fine = len(labels), _FINE * N_SAMPLES
+def _simulate_beats(labels: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    """Simulates zero-padded beats (N, 187) in [0, 1], float32, with the given labels (N,)."""
+    n_cases, n_steps = len(labels), _OVERSAMPLING * N_SAMPLES
     periods = np.array([_PERIOD[name] for name in TARGET_NAMES])[labels]
-    periods = np.clip(periods * (1 + _SPREAD * rng.standard_normal(n_cases)), 0.35, 1.6)
+    periods = np.clip(periods * (1 + _PERIOD_STD * rng.standard_normal(n_cases)), 0.35, 1.6)
     waves = np.array([_WAVES[name] for name in TARGET_NAMES])[labels]  # (N, 3, 5)
-    # The beat after an ectopic one is a normal one; paced beats follow each other.
-    after = np.where((labels == TARGET_NAMES.index("Q"))[:, None, None], waves, _NORMAL)
-    lead = n_fine // 4  # the transient from z = z0 dies before the R peak at angle 0
-    seconds = (np.arange(n_fine + lead) - lead) / (_FINE * RATE)
+    # An ectopic beat is followed by a normal one, a paced beat by another paced one.
+    next_waves = np.where((labels == TARGET_NAMES.index("Q"))[:, None, None], waves, _NORMAL)
+    n_burn_in = n_steps // 4  # the transient from z = z0 decays before the R peak at angle 0
+    seconds = (np.arange(n_steps + n_burn_in) - n_burn_in) / (_OVERSAMPLING * RATE)
     angle = 2 * np.pi * seconds / periods[:, None]
     force = np.zeros_like(angle)
-    for shift, shape in ((0.0, _vary(waves, rng)), (2 * np.pi, _vary(after, rng))):
-        for place, height, width in zip(*shape.transpose(1, 2, 0)[..., None], strict=True):
-            offset = angle - shift - place
+    for shift, shape in ((0.0, _perturb(waves, rng)), (2 * np.pi, _perturb(next_waves, rng))):
+        for centre, height, width in zip(*shape.transpose(1, 2, 0)[..., None], strict=True):
+            offset = angle - shift - centre
             force -= height * offset * np.exp(-0.5 * (offset / width) ** 2)
-    breath = 0.03 * np.sin(2 * np.pi * 0.25 * seconds + rng.uniform(0, 6.28, (n_cases, 1)))
+    breathing = 0.03 * np.sin(2 * np.pi * 0.25 * seconds + rng.uniform(0, 6.28, (n_cases, 1)))
     # z' = force - (z - z0) is linear in z: Euler's method is a first-order filter.
-    step = 1 / (_FINE * RATE)
-    z = lfilter([step], [1, step - 1], force + breath, axis=1)[:, lead::_FINE]
-    height = np.ptp(z, axis=1, keepdims=True)
-    wander = np.cumsum(rng.standard_normal(z.shape), axis=1) * 0.004 * height
-    z += wander + 0.015 * height * rng.standard_normal(z.shape)
+    step = 1 / (_OVERSAMPLING * RATE)
+    z = lfilter([step], [1, step - 1], force + breathing, axis=1)[:, n_burn_in::_OVERSAMPLING]
+    amplitude = np.ptp(z, axis=1, keepdims=True)
+    drift = np.cumsum(rng.standard_normal(z.shape), axis=1) * 0.004 * amplitude
+    z += drift + 0.015 * amplitude * rng.standard_normal(z.shape)
 
     lengths = np.minimum(np.rint(1.2 * periods * RATE), N_SAMPLES).astype(int)
-    real = np.arange(N_SAMPLES) < lengths[:, None]
-    low = np.where(real, z, np.inf).min(1, keepdims=True)
-    high = np.where(real, z, -np.inf).max(1, keepdims=True)
-    return np.where(real, (z - low) / (high - low), 0.0).astype(np.float32)
+    present = np.arange(N_SAMPLES) < lengths[:, None]
+    low = np.where(present, z, np.inf).min(1, keepdims=True)
+    high = np.where(present, z, -np.inf).max(1, keepdims=True)
+    return np.where(present, (z - low) / (high - low), 0.0).astype(np.float32)
 
 
-def _vary(waves: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
-    """Moves angles (by a few degrees), heights and widths (by their share) of (N, 3, 5)."""
+def _perturb(waves: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    """Perturbs angles by a few degrees, heights and widths by a fraction; (N, 3, 5)."""
     jitter = rng.standard_normal(waves.shape) * np.array([0.06, 0.25, 0.15])[:, None]
-    varied = waves * (1 + jitter)
-    varied[:, 0] = waves[:, 0] + jitter[:, 0]
-    varied[:, 2] = np.maximum(varied[:, 2], 0.02)
-    return varied
+    perturbed = waves * (1 + jitter)
+    perturbed[:, 0] = waves[:, 0] + jitter[:, 0]
+    perturbed[:, 2] = np.maximum(perturbed[:, 2], 0.02)
+    return perturbed

@@ -1,4 +1,4 @@
-"""Known systems of ODEs: trajectories to learn from, and their continuation between the points."""
+"""Known systems of ODEs: sampled trajectories, and accurate references on a finer grid."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LOTKA_VOLTERRA_STARTS = (
 )
 
 Field = Callable[[np.ndarray], Sequence[float]]
-# What a reference may be wrong by, relative to a state and, for states near zero, at all.
+# Tolerances of the references.
 _RTOL, _ATOL = 1e-10, 1e-13
 
 
 def lotka_volterra(state: np.ndarray) -> Sequence[float]:
-    """Prey x, predator y, and a second predator z that lives on y; all rates 0.75."""
+    """Prey x, predator y, and a second predator z that feeds on y; all rates 0.75."""
     x, y, z = state
     return 0.75 * x * (1 - y), 0.75 * y * (x - z - 1), 0.75 * z * (y - 1)
 
@@ -44,13 +44,13 @@ def lorenz(state: np.ndarray) -> Sequence[float]:
 
 
 def lorenz_printed(state: np.ndarray) -> Sequence[float]:
-    """As the paper prints it, with another second line: it settles at (27, 27, 273.4)."""
+    """As printed in the paper, with another second line: it converges to (27, 27, 273.4)."""
     x, y, z = state
     return 10 * (y - x), x * (28 - y) - x, x * y - 8 / 3 * z
 
 
 def robertson(state: np.ndarray) -> Sequence[float]:
-    """Robertson (1966), rates 0.04, 1e4 and 3e7: stiff, and x + y + z stays what it was."""
+    """Robertson (1966), rates 0.04, 1e4 and 3e7: stiff, and x + y + z is conserved."""
     x, y, z = state
     return (
         -0.04 * x + 1e4 * y * z,
@@ -60,7 +60,7 @@ def robertson(state: np.ndarray) -> Sequence[float]:
 
 
 def robertson_printed(state: np.ndarray) -> Sequence[float]:
-    """As the paper prints it, 3e4 for two of the rates: nothing is conserved and x grows."""
+    """As printed in the paper, 3e4 for two of the rates: nothing is conserved and x grows."""
     x, y, z = state
     return (
         -0.04 * x + 3e4 * y * z,
@@ -82,35 +82,35 @@ def make_lotka_volterra(
 ) -> Bunch:
     """Generates the paper's 3-D Lotka-Volterra set: ten noisy trajectories, 16 unseen starts.
 
-    The paper gives neither the number of points nor the unseen starts. 71 points, 0.1 apart, fit
-    the ratio of its training times to those of series of 1,000 points; unseen starts are uniform
-    in the box of the given ones.
+    The paper gives neither the number of points nor the unseen starts. 71 points, 0.1 apart, agree
+    with the ratio of its training times to those of series of 1,000 points; unseen starts are
+    uniform in the bounding box of the given ones.
 
     Args:
-        n_times: Points a trajectory, evenly spaced, its start among them.
-        noise: Standard deviation of the noise on every value of `data`, the start's too.
+        n_times: Number of evenly spaced points per trajectory, including the start.
+        noise: Standard deviation of the noise on every value of `data`, including the start.
         n_unseen: Number of further starts.
-        refine: How many times finer the references are than the data.
-        variant: "standard" or "printed", which here are the same equations.
-        random_state: Seed or generator, of noise and unseen starts.
+        refine: Factor by which the references are finer than the data.
+        variant: "standard" or "printed", which are the same equations for this system.
+        random_state: Seed or generator of noise and unseen starts.
         starts: (N, 3).
         interval: First and last time.
 
     Returns:
-        Bunch with `data`, SeriesBatch (N, n_times, 3): what a model may see; `reference`,
+        Bunch with `data`, SeriesBatch (N, n_times, 3): the input of a model; `reference`,
         SeriesBatch (N, refine (n_times - 1) + 1, 3): the same trajectories without noise;
-        `unseen`, SeriesBatch (n_unseen, ..., 3): those of the unseen starts; `field`, the
-        equations as a function of a state; `feature_names`, `variant`, `DESCR` and `source`.
+        `unseen`, SeriesBatch (n_unseen, ..., 3): references of the unseen starts; `field`, the
+        vector field as a function of a state; `feature_names`, `variant`, `DESCR` and `source`.
     """
     check_choice("variant", variant, VARIANTS)
     check_count("n_unseen", n_unseen)
-    begin = _as_starts("starts", starts)
+    checked = _check_starts("starts", starts)
     rng = check_random_state(random_state)
-    unseen = rng.uniform(begin.min(0), begin.max(0), size=(n_unseen, 3))
-    return _system(
+    unseen = rng.uniform(checked.min(0), checked.max(0), size=(n_unseen, 3))
+    return _make_system(
         lotka_volterra,
-        begin,
-        _grid(interval, n_times, refine),
+        checked,
+        _make_grid(interval, n_times, refine),
         refine,
         noise,
         rng,
@@ -136,11 +136,11 @@ def make_lorenz(
     how many points it used.
 
     Args:
-        n_times: Points, evenly spaced, the start among them.
+        n_times: Number of evenly spaced points, including the start.
         noise: Standard deviation of the noise on every value of `data`.
-        refine: How many times finer the reference is than the data.
-        variant: "standard", or "printed" for the paper's second line.
-        random_state: Seed or generator, of the noise.
+        refine: Factor by which the reference is finer than the data.
+        variant: "standard", or "printed" for the second equation as in the paper.
+        random_state: Seed or generator of the noise.
         start: (3,).
         interval: First and last time.
 
@@ -149,10 +149,10 @@ def make_lorenz(
         `DESCR` and `source`, as in `make_lotka_volterra`.
     """
     check_choice("variant", variant, VARIANTS)
-    return _system(
+    return _make_system(
         lorenz if variant == "standard" else lorenz_printed,
-        _as_starts("start", np.asarray(start, dtype=float)[None]),
-        _grid(interval, n_times, refine),
+        _check_starts("start", np.asarray(start, dtype=float)[None]),
+        _make_grid(interval, n_times, refine),
         refine,
         noise,
         check_random_state(random_state),
@@ -174,16 +174,17 @@ def make_robertson(
 ) -> Bunch:
     """Generates one trajectory of Robertson's reaction, the classic stiff system.
 
-    The paper speaks of a component "in the 10^4 scale". Only its printed variant has one.
+    The paper mentions a component "in the 10^4 scale". Only its printed variant has one.
 
     Args:
-        n_times: Points, the start among them; the paper does not give their number, and 50 fit
-            its times.
+        n_times: Number of points, including the start. The paper does not give it; 50 agree with
+            its training times.
         noise: Standard deviation of the noise on every value of `data`.
-        refine: How many times finer the reference is than the data.
-        variant: "standard", or "printed" for the paper's rates.
-        spacing: "even", or "log" for times that crowd at the start, where everything happens.
-        random_state: Seed or generator, of the noise.
+        refine: Factor by which the reference is finer than the data.
+        variant: "standard", or "printed" for the rates as in the paper.
+        spacing: "even", or "log" for times that are dense at the start, where the state changes
+            fastest.
+        random_state: Seed or generator of the noise.
         start: (3,).
         interval: First and last time.
 
@@ -193,15 +194,14 @@ def make_robertson(
     """
     check_choice("variant", variant, VARIANTS)
     check_choice("spacing", spacing, ("even", "log"))
-    grid = _grid(interval, n_times, refine)
+    grid = _make_grid(interval, n_times, refine)
     if spacing == "log":
-        # From a millionth of the span on: y is up within a hundredth of a second.
-        share = np.linspace(0.0, 1.0, len(grid))
-        span = grid[-1] - grid[0]
-        grid = grid[0] + span * (np.expm1(share * np.log(1e6)) / (1e6 - 1))
-    return _system(
+        # From a millionth of the span on, as y rises within a hundredth of a second.
+        exponents = np.linspace(0.0, 1.0, len(grid)) * np.log(1e6)
+        grid = grid[0] + (grid[-1] - grid[0]) * (np.expm1(exponents) / (1e6 - 1))
+    return _make_system(
         robertson if variant == "standard" else robertson_printed,
-        _as_starts("start", np.asarray(start, dtype=float)[None]),
+        _check_starts("start", np.asarray(start, dtype=float)[None]),
         grid,
         refine,
         noise,
@@ -212,10 +212,10 @@ def make_robertson(
 
 
 def solve(field: Field, starts: ArrayLike, times: ArrayLike) -> np.ndarray:
-    """Trajectories by scipy's LSODA, which turns to a stiff method where it has to.
+    """Integrates trajectories by scipy's LSODA, which detects stiffness.
 
     Args:
-        field: A state (C,) to its velocity.
+        field: Maps a state (C,) to its velocity.
         starts: (N, C), the states at the first of `times`.
         times: (T,) increasing.
 
@@ -227,7 +227,7 @@ def solve(field: Field, starts: ArrayLike, times: ArrayLike) -> np.ndarray:
     grid = np.asarray(times, dtype=float)
     paths = []
     for start in np.asarray(starts, dtype=float):
-        found = solve_ivp(
+        solution = solve_ivp(
             lambda t, y: field(y),
             (grid[0], grid[-1]),
             start,
@@ -236,14 +236,14 @@ def solve(field: Field, starts: ArrayLike, times: ArrayLike) -> np.ndarray:
             rtol=_RTOL,
             atol=_ATOL,
         )
-        if not found.success:
-            raise ValueError(f"no trajectory from {start.tolist()}: {found.message}")
-        found.y[:, 0] = start  # interpolated, it would be right but for rounding
-        paths.append(found.y.T)
+        if not solution.success:
+            raise ValueError(f"integration from {start.tolist()} failed: {solution.message}")
+        solution.y[:, 0] = start  # the interpolant has a rounding error
+        paths.append(solution.y.T)
     return np.stack(paths)
 
 
-def _system(
+def _make_system(
     field: Field,
     starts: np.ndarray,
     grid: np.ndarray,
@@ -260,8 +260,8 @@ def _system(
     clean = solve(field, starts, grid)
     noisy = clean[:, ::refine] + noise * rng.standard_normal(clean[:, ::refine].shape)
     bunch = Bunch(
-        data=_batch(grid[::refine], noisy),
-        reference=_batch(grid, clean),
+        data=_make_batch(grid[::refine], noisy),
+        reference=_make_batch(grid, clean),
         field=field,
         feature_names=["x", "y", "z"],
         variant=variant,
@@ -269,12 +269,12 @@ def _system(
         source="synthetic",
     )
     if unseen is not None:
-        bunch.unseen = _batch(grid, solve(field, unseen, grid))
+        bunch.unseen = _make_batch(grid, solve(field, unseen, grid))
     return bunch
 
 
-def _batch(times: np.ndarray, values: np.ndarray) -> SeriesBatch:
-    # Double precision: of a stiff system one component may be a millionth of another.
+def _make_batch(times: np.ndarray, values: np.ndarray) -> SeriesBatch:
+    # Double precision, as components of a stiff system differ by factors of a million.
     return SeriesBatch(
         values=torch.from_numpy(values),
         times=torch.from_numpy(times).repeat(len(values), 1),
@@ -282,7 +282,7 @@ def _batch(times: np.ndarray, values: np.ndarray) -> SeriesBatch:
     )
 
 
-def _grid(interval: tuple[float, float], n_times: int, refine: int) -> np.ndarray:
+def _make_grid(interval: tuple[float, float], n_times: int, refine: int) -> np.ndarray:
     check_count("n_times", n_times, least=2)
     check_count("refine", refine)
     if len(interval) != 2 or not np.isfinite(interval).all() or not interval[0] < interval[1]:
@@ -290,12 +290,13 @@ def _grid(interval: tuple[float, float], n_times: int, refine: int) -> np.ndarra
     return np.linspace(*interval, refine * (n_times - 1) + 1)
 
 
-def _as_starts(name: str, starts: ArrayLike) -> np.ndarray:
-    begin = np.asarray(starts, dtype=float)
-    if begin.ndim != 2 or begin.shape[1] != 3 or not len(begin):
-        wanted = "(3,)" if name == "start" else "(N, 3)"
-        shape = begin.shape[1:] if name == "start" else begin.shape
-        raise ValueError(f"{name} must have shape {wanted}, got {shape}")
-    if not np.isfinite(begin).all():
+def _check_starts(name: str, starts: ArrayLike) -> np.ndarray:
+    """Returns starts (N, 3) as floats; a single start comes as (1, 3)."""
+    checked = np.asarray(starts, dtype=float)
+    if checked.ndim != 2 or checked.shape[1] != 3 or not len(checked):
+        expected = "(3,)" if name == "start" else "(N, 3)"
+        shape = checked.shape[1:] if name == "start" else checked.shape
+        raise ValueError(f"{name} must have shape {expected}, got {shape}")
+    if not np.isfinite(checked).all():
         raise ValueError(f"{name} must be finite, got NaN or infinity")
-    return begin
+    return checked

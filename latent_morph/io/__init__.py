@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, and never executed when read."""
+"""Files: atomic writing, records of runs, and model files that execute nothing when read."""

@@ -1,4 +1,4 @@
-"""What a run leaves behind: files that are whole or absent, and folders never written twice."""
+"""Records of runs: strict JSON, CSV, versions, and run folders that are never reused."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import csv
 import io
 import json
 import math
-import os
 import platform
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import date, time
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from numbers import Real
 from pathlib import Path, PurePath
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-AnyPath: TypeAlias = str | os.PathLike[str]
+from latent_morph.io.atomic import AnyPath, write_bytes_atomic
 
-_RECORDED = (
+_DISTRIBUTIONS = (
     "latent_morph",
     "torch",
     "numpy",
@@ -34,63 +32,25 @@ _RECORDED = (
 )
 
 
-@contextmanager
-def atomic_path(path: AnyPath) -> Iterator[Path]:
-    """Yields an empty temporary file beside `path`, which takes its place if the block succeeds.
-
-    On any exception, KeyboardInterrupt included, the temporary file is removed and `path` is as
-    it was. The temporary name keeps the suffix, as some writers choose their format by it.
-
-    Args:
-        path: The file to write. Its folder must exist.
-
-    Raises:
-        OSError: The folder is absent or not writable; `filename` is `path`.
-    """
-    target = Path(path)
-    temporary = target.parent / f".part-{secrets.token_hex(8)}{target.suffix}"
-    try:
-        try:
-            # Unlike tempfile's 0600, the mode leaves it to the umask who may read the result.
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        except OSError as error:
-            error.filename = str(target)  # the name the caller knows
-            raise
-        yield temporary
-        with open(temporary, "rb+") as written:
-            os.fsync(written.fileno())  # else a power cut may keep the new name, not the bytes
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def write_bytes_atomic(path: AnyPath, data: bytes) -> Path:
-    """Writes `data` to `path`, whole or not at all, and returns the path."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(data)
-    return Path(path)
-
-
 def write_json(path: AnyPath, data: Mapping[str, Any]) -> Path:
-    """Writes a mapping as strict JSON, atomically, keys in their order.
+    """Writes a mapping as strict JSON, atomically, in the order of its keys.
 
     Args:
         path: The file to write.
-        data: Nested mappings and sequences of text, numbers, booleans, None, dates, paths, NumPy
-            scalars and arrays, tensors. NaN and infinities become null; numbers as keys, text.
+        data: Nested mappings and sequences of strings, numbers, booleans, None, dates, paths,
+            NumPy scalars and arrays, tensors. NaN and infinities become null; keys that are
+            numbers become strings.
 
     Returns:
         The path written.
 
     Raises:
-        TypeError: Something in `data` has no counterpart in JSON; the message says where.
-        ValueError: Two keys of one mapping become the same text.
+        TypeError: `data` holds something that JSON cannot represent; the message says where.
+        ValueError: Two keys of one mapping become the same string.
     """
     if not isinstance(data, Mapping):
-        raise TypeError(f"data is {type(data).__name__}; wanted a mapping")
-    text = json.dumps(_plain(data, "data"), indent=2, ensure_ascii=False, allow_nan=False)
+        raise TypeError(f"data must be a mapping, got {type(data).__name__}")
+    text = json.dumps(_to_json(data, "data"), indent=2, ensure_ascii=False, allow_nan=False)
     return write_bytes_atomic(path, _encode(text + "\n"))
 
 
@@ -99,37 +59,39 @@ def read_json(path: AnyPath) -> dict[str, Any]:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It holds no JSON, a part of it, or something other than an object.
+        ValueError: The content is empty, invalid or truncated JSON, or not an object.
     """
     content = Path(path).read_bytes()
     if not content.strip():
-        raise ValueError(f"{path} is empty; wanted a JSON object")
+        raise ValueError(f"{path} must hold a JSON object, got an empty file")
     try:
         data = json.loads(content)
-    except ValueError as error:  # of which bad syntax and bad UTF-8 are both kinds
-        raise ValueError(f"{path} is no valid JSON, perhaps cut short: {error}") from error
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are subclasses
+        raise ValueError(
+            f"{path} must hold a JSON object, got invalid or truncated JSON: {error}"
+        ) from error
     if not isinstance(data, dict):
-        raise ValueError(f"{path} holds a JSON {type(data).__name__}; wanted an object")
+        raise ValueError(f"{path} must hold a JSON object, got a {type(data).__name__}")
     return data
 
 
 def write_csv(path: AnyPath, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes one line for each row, atomically, below the union of their keys as first seen.
+    """Writes one line per row, atomically. Columns are the union of keys in order of appearance.
 
     Args:
         path: The file to write. Without rows it is empty.
-        rows: What `write_json` accepts. Absent keys, None and NaN leave their cell empty;
-            sequences and mappings are written as JSON.
+        rows: Mappings with values that `write_json` accepts. Absent keys, None and NaN give an
+            empty cell; sequences and mappings are written as JSON.
 
     Returns:
         The path written.
 
     Raises:
-        TypeError: A row is no mapping, or a cell cannot be written; the message says where.
+        TypeError: A row is not a mapping, or a cell cannot be written; the message says where.
     """
     for i, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise TypeError(f"rows[{i}] is {type(row).__name__}; wanted a mapping")
+            raise TypeError(f"rows[{i}] must be a mapping, got {type(row).__name__}")
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO(newline="")
     if columns:
@@ -137,15 +99,15 @@ def write_csv(path: AnyPath, rows: Sequence[Mapping[str, Any]]) -> Path:
         writer.writerow(columns)
         for i, row in enumerate(rows):
             writer.writerow(
-                [_cell(row.get(column), f"rows[{i}][{column!r}]") for column in columns]
+                [_format_cell(row.get(column), f"rows[{i}][{column!r}]") for column in columns]
             )
     return write_bytes_atomic(path, _encode(text.getvalue()))
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of what the results depend on; None for what is not installed."""
+    """Versions of Python and of the packages that results depend on; None if not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in _RECORDED:
+    for name in _DISTRIBUTIONS:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -156,37 +118,37 @@ def versions() -> dict[str, str | None]:
 def new_run_folder(out: AnyPath, name: str) -> Path:
     """Makes `out/name`, or the first free one of `out/name-2`, `out/name-3`, ...
 
-    Safe where several runs start at once: each gets a folder of its own.
+    Safe if several runs start at the same time: each gets a folder of its own.
 
     Args:
-        out: Where the folders of runs are; made if absent.
+        out: Parent of the run folders; created if absent.
         name: Name of the folder, without separators.
 
     Raises:
-        ValueError: `name` is empty or would lead elsewhere.
+        ValueError: `name` is empty or has a path separator.
         OSError: `out` is not writable, or is a file.
     """
     if not name or name in (".", "..") or "/" in name or "\\" in name:
-        raise ValueError(f"name is {name!r}; wanted the name of one folder")
+        raise ValueError(f"name must be the name of one folder, got {name!r}")
     parent = Path(out)
     parent.mkdir(parents=True, exist_ok=True)
     for number in count(1):
         folder = parent / (name if number == 1 else f"{name}-{number}")
-        # No look before the leap: between the two another run may take the name.
+        # No test of existence before mkdir: another run could take the name in between.
         with suppress(FileExistsError):
             folder.mkdir()
             return folder
     raise AssertionError("unreachable")
 
 
-def _plain(value: Any, where: str) -> Any:  # noqa: ANN401
-    """The nearest thing to `value` that JSON can hold."""
+def _to_json(value: Any, where: str) -> Any:  # noqa: ANN401
+    """Converts `value` to what `json.dumps` accepts; `where` names it in errors."""
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, (np.datetime64, np.timedelta64)):  # .item() makes nanoseconds bare ints
+    if isinstance(value, (np.datetime64, np.timedelta64)):  # .item() gives an int for ns
         return None if np.isnat(value) else str(value)
     if isinstance(value, np.generic):
-        return _plain(value.item(), where)
+        return _to_json(value.item(), where)
     if isinstance(value, (str, PurePath)):
         return str(value)
     if isinstance(value, int):
@@ -196,35 +158,35 @@ def _plain(value: Any, where: str) -> Any:  # noqa: ANN401
     if isinstance(value, (date, time)):  # a datetime is a date
         return value.isoformat()
     if isinstance(value, Mapping):
-        plain: dict[str, Any] = {}
+        converted: dict[str, Any] = {}
         for key, item in value.items():
             if not isinstance(key, (str, Real, np.bool_)):
-                raise TypeError(f"{where} has the key {key!r}; wanted text or numbers as keys")
-            if str(key) in plain:
-                raise ValueError(f"{where} has two keys that are {str(key)!r} as text")
-            plain[str(key)] = _plain(item, f"{where}[{key!r}]")
-        return plain
+                raise TypeError(f"keys of {where} must be strings or numbers, got {key!r}")
+            if str(key) in converted:
+                raise ValueError(f"keys of {where} must differ as strings, got {str(key)!r} twice")
+            converted[str(key)] = _to_json(item, f"{where}[{key!r}]")
+        return converted
     if isinstance(value, np.ndarray) and value.ndim == 0:
-        return _plain(value[()], where)
+        return _to_json(value[()], where)
     if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
-    # Tensors and pandas' columns, without importing either.
+        return [_to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    # Tensors and pandas Series, without importing either library.
     if callable(getattr(value, "tolist", None)):
-        return _plain(value.tolist(), where)
+        return _to_json(value.tolist(), where)
     raise TypeError(
-        f"{where} is {type(value).__name__}; wanted text, numbers, arrays, paths, or mappings "
-        "and sequences of them"
+        f"{where} must be a string, number, array, path, mapping or sequence, "
+        f"got {type(value).__name__}"
     )
 
 
-def _cell(value: Any, where: str) -> Any:  # noqa: ANN401
+def _format_cell(value: Any, where: str) -> Any:  # noqa: ANN401
     if isinstance(value, (float, np.floating)) and math.isinf(value):
-        return str(value)  # a loss that diverged; CSV, unlike JSON, can say so
-    plain = _plain(value, where)
-    return json.dumps(plain, ensure_ascii=False) if isinstance(plain, (list, dict)) else plain
+        return str(value)  # for a diverged loss; CSV, unlike JSON, can represent it
+    cell = _to_json(value, where)
+    return json.dumps(cell, ensure_ascii=False) if isinstance(cell, (list, dict)) else cell
 
 
 def _encode(text: str) -> bytes:
-    # File names may carry bytes that are no UTF-8, as lone surrogates. In JSON the replacement is
-    # the escape that reads back as the same character.
+    # File names that are not UTF-8 hold lone surrogates. In JSON their replacement is the escape
+    # sequence that is read back as the same character.
     return text.encode("utf-8", "backslashreplace")

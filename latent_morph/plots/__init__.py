@@ -1,8 +1,8 @@
-"""Pictures of series, latent trajectories, learned ODEs, classes and training.
+"""Plots of series, latent trajectories, learned ODEs, classes and training.
 
-Every `plot_*` function draws into `ax` where it takes one, or into a figure of its own that pyplot
-never hears of, and returns the axes; `save_figure` writes either to a file. matplotlib is imported
-on the first call.
+Every `plot_*` function draws into `ax` if it is given, else into a new figure that pyplot does not
+manage, and returns the axes. `save_figure` writes either to a file. matplotlib is imported on the
+first call.
 """
 
 from latent_morph.plots.classes import (

@@ -1,4 +1,4 @@
-"""Arguments of pictures, checked: times, numbers and labels."""
+"""Checks and conversions of arguments: times, numbers and labels."""
 
 from __future__ import annotations
 
@@ -11,30 +11,37 @@ from numpy.typing import ArrayLike
 
 
 def as_floats(name: str, data: ArrayLike, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """The data as floats, of this shape where one is wanted."""
+    """Converts data to floats and checks the shape, if one is given."""
     array = np.asarray(data, dtype=float)
     if shape is not None and array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; wanted {shape}")
+        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
     return array
 
 
 def as_times(name: str, times: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Sorted times, and the order that sorts what goes with them."""
+    """Returns sorted times (T,), and the order (T,) that sorts them."""
     array = as_floats(name, times)
     if array.ndim != 1 or not len(array):
-        raise ValueError(f"{name} has shape {array.shape}; wanted (T,) with T >= 1")
+        raise ValueError(f"{name} must have shape (T,) with T >= 1, got {array.shape}")
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds NaN or infinity; wanted finite numbers")
+        raise ValueError(f"{name} must be finite, got NaN or infinity")
     order = np.argsort(array, kind="stable")
     return array[order], order
 
 
-def as_names(class_names: Sequence[Any]) -> list[str]:
-    """The names as text; there must be some."""
+def as_class_names(class_names: Sequence[Any]) -> list[str]:
+    """Converts names to strings and checks that there are any."""
     names = [str(name) for name in class_names]
     if not names:
-        raise ValueError("class_names is empty; wanted at least one")
+        raise ValueError("class_names must have at least one name, got none")
     return names
+
+
+def as_channel_names(names: Sequence[str], n_channels: int) -> list[str]:
+    """Converts names to strings and checks their number."""
+    if len(names) != n_channels:
+        raise ValueError(f"channel_names must have {n_channels} names, got {len(names)}")
+    return [str(name) for name in names]
 
 
 def as_codes(
@@ -44,32 +51,32 @@ def as_codes(
     *,
     shape: tuple[int, ...] | None = None,
 ) -> np.ndarray:
-    """Positions in `class_names`, -1 for what has no class."""
+    """Converts labels to positions in `class_names`, -1 for no class."""
     array = np.asarray(labels)
     if shape is not None and array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; wanted {shape}")
+        raise ValueError(f"{name} must have shape {shape}, got {array.shape}")
     if array.dtype.kind in "iu" and all(isinstance(known, str) for known in class_names):
         if array.size and array.max() >= len(class_names):
-            raise ValueError(f"{name} has class {array.max()}; wanted 0 .. {len(class_names) - 1}")
+            raise ValueError(f"{name} must be at most {len(class_names) - 1}, got {array.max()}")
         return np.maximum(array.astype(int), -1)
-    places = {known: i for i, known in enumerate(class_names)}
+    positions = {known: i for i, known in enumerate(class_names)}
     codes = np.full(array.shape, -1)
-    for where, label in np.ndenumerate(array):
+    for index, label in np.ndenumerate(array):
         if label is None or label != label:  # NaN alone differs from itself
             continue
-        if label not in places:
-            raise ValueError(f"{name} has {label!r}; wanted one of {list(class_names)}")
-        codes[where] = places[label]
+        if label not in positions:
+            raise ValueError(f"{name} must be among {list(class_names)}, got {label!r}")
+        codes[index] = positions[label]
     return codes
 
 
-def numbers_of(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """(len(rows),), NaN where a row has no number."""
+def get_column(rows: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
+    """Returns the numbers under `key`, shape (len(rows),), NaN if a row has none."""
     numbers = (row.get(key) for row in rows)
     return np.array([math.nan if number is None else number for number in numbers], dtype=float)
 
 
-def span(times: np.ndarray) -> tuple[float, float]:
-    """The first and last of sorted times, apart even where they are one."""
+def get_limits(times: np.ndarray) -> tuple[float, float]:
+    """Returns axis limits around sorted times; a single time gets a margin of 0.5."""
     low, high = float(times[0]), float(times[-1])
     return (low, high) if high > low else (low - 0.5, high + 0.5)

@@ -1,4 +1,4 @@
-"""Pictures of what a fitted estimator says, in one call."""
+"""Plots of fitted estimators."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from numpy.typing import ArrayLike
 
 from latent_morph.estimators import LatentODEPointClassifier
 from latent_morph.estimators.classifier import ClassifierBase
-from latent_morph.plots.arguments import as_codes, as_names
+from latent_morph.plots.arguments import as_channel_names, as_class_names, as_codes
 from latent_morph.plots.classes import plot_point_probabilities
 from latent_morph.plots.figures import (
-    INK,
-    MAIN,
-    SMALL,
-    TEXT,
-    class_colours,
-    legend_style,
-    new_figure,
-    patch,
+    DARK,
+    LEGEND_STYLE,
+    LIGHT,
+    PRIMARY,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    get_class_colours,
+    make_figure,
+    make_patch,
     style_axes,
 )
 from latent_morph.plots.portraits import plot_field, plot_morph
-from latent_morph.plots.reconstructions import draw_reconstruction, reconstruction_legend
+from latent_morph.plots.reconstructions import draw_reconstruction, get_legend_entries
 from latent_morph.series import Data, SeriesBatch, as_series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from latent_morph.estimators import DynamicsRegressor
-    from latent_morph.estimators.base import LatentODEBase
+    from latent_morph.estimators.latent import LatentODEBase
 
-_FINE = 300  # times at which a curve looks smooth
+_N_TIMES = 300  # enough for a curve to look smooth
 
 
 def plot_series(
@@ -47,56 +48,56 @@ def plot_series(
     channels: Sequence[int] | None = None,
     channel_names: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """Draws one series with its reconstruction band and, of a classifier, class probabilities.
+    """Draws one series with its reconstruction and, for a classifier, class probabilities.
 
-    A `LatentODEPointClassifier` is asked for the class at every moment, observed or not. A
-    `LatentODEClassifier` judges a series as a whole: what is drawn at a time is what it said if
-    the series had ended there, which shows how soon it knows.
+    A `LatentODEPointClassifier` predicts the class at every time, observed or not. A
+    `LatentODEClassifier` predicts one class per series: the probabilities drawn at a time are
+    those of the series up to that time, which shows how early the class is known.
 
     Args:
         estimator: Fitted.
-        X: Series, in any form that `as_series` takes.
-        times: (Q,) when to decode; by default 300 times over the span of the series.
-        case: Which of the series.
-        labels: Of a point classifier, (T,) the true class at each row of the series; of the other
-            its true class. By default unknown.
+        X: Series, in any form that `as_series` accepts.
+        times: (Q,) query times; by default 300 times over the span of the series.
+        case: Index of the series.
+        labels: For a point classifier, (T,) the true class at each row of the series; for a
+            classifier the true class of the series. Optional.
         channels: Positions of the channels to draw; by default the four observed most often.
         channel_names: C names, of all channels.
 
     Returns:
-        The axes, shape (len(channels),), one more with classes.
+        The axes, shape (len(channels),), one more for a classifier.
 
     Raises:
         IndexError: There is no such case.
         ValueError: A channel or a label is unknown, or shapes disagree.
     """
     batch = as_series(X, dtype=torch.float64)[case].trim()
-    clock, values = batch.to_ragged()[0]
-    fine = np.linspace(clock[0], clock[-1], _FINE) if times is None else np.asarray(times, float)
-    shown = _channels(values, channels)
-    names = [f"channel {c}" for c in range(values.shape[1])]
-    names = names if channel_names is None else list(channel_names)
-    if len(names) != values.shape[1]:
-        raise ValueError(f"channel_names has {len(names)} names; wanted {values.shape[1]}")
-    mean, std = estimator.reconstruct(batch, fine, return_std=True)
-    judges = isinstance(estimator, ClassifierBase)
-    heights = [1.25] * len(shown) + [2.0] * judges
-    figure = new_figure(7.6, sum(heights) + 0.9, hspace=0.04, h_pad=0.02)
+    observed_times, values = batch.to_ragged()[0]
+    first, last = observed_times[0], observed_times[-1]
+    query_times = np.linspace(first, last, _N_TIMES) if times is None else np.asarray(times, float)
+    selected = _select_channels(values, channels)
+    if channel_names is None:
+        channel_names = [f"channel {c}" for c in range(values.shape[1])]
+    names = as_channel_names(channel_names, values.shape[1])
+    mean, std = estimator.reconstruct(batch, query_times, return_std=True)
+    is_classifier = isinstance(estimator, ClassifierBase)
+    heights = [1.25] * len(selected) + [2.0] * is_classifier
+    figure = make_figure(7.6, sum(heights) + 0.9, hspace=0.04, h_pad=0.02)
     grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     axes = grid[:, 0]
-    for ax, c in zip(axes, shown, strict=False):
-        seen = np.isfinite(values[:, c])
-        observed = (clock[seen], values[seen, c]) if seen.any() else None
-        draw_reconstruction(ax, fine, mean[0, :, c], std[0, :, c], observed=observed)
+    for ax, c in zip(axes, selected, strict=False):
+        mask = np.isfinite(values[:, c])
+        observed = (observed_times[mask], values[mask, c]) if mask.any() else None
+        draw_reconstruction(ax, query_times, mean[0, :, c], std[0, :, c], observed=observed)
         ax.locator_params(axis="y", nbins=4)
-        ax.set_ylabel(names[c], fontsize=TEXT)
-    handles, parts = reconstruction_legend(axes[: len(shown)])
-    figure.legend(handles, parts, loc="outside upper left", ncols=3, **legend_style())
-    if judges:
-        _draw_classes(estimator, batch, fine, labels, axes[-1])
-    low, high = min(fine.min(), clock[0]), max(fine.max(), clock[-1])
+        ax.set_ylabel(names[c], fontsize=TEXT_SIZE)
+    handles, entries = get_legend_entries(axes[: len(selected)])
+    figure.legend(handles, entries, loc="outside upper left", ncols=3, **LEGEND_STYLE)
+    if is_classifier:
+        _draw_classes(estimator, batch, query_times, labels, axes[-1])
+    low, high = min(query_times.min(), first), max(query_times.max(), last)
     axes[-1].set_xlim(low - 0.01 * (high - low), high + 0.01 * (high - low))
-    axes[-1].set_xlabel("time", fontsize=TEXT)
+    axes[-1].set_xlabel("time", fontsize=TEXT_SIZE)
     figure.align_ylabels(axes)
     return axes
 
@@ -110,60 +111,59 @@ def plot_latent_trajectories(
     class_names: Sequence[Any] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws the latent trajectory of each series in the plane in which they move most.
+    """Draws the latent trajectory of each series, projected to the plane of largest variance.
 
-    Each starts at its dot and runs to its arrow. The axes are the two main directions of all
-    states drawn, with the share of their variance; a latent state of two dimensions is drawn as
-    it is.
+    A dot marks the start of a trajectory and an arrow its end. The axes are the first two
+    principal components of all states drawn, with their fraction of the variance; a latent state
+    of two dimensions is drawn unchanged.
 
     Args:
         estimator: Fitted; not a `DynamicsRegressor`, whose states are those of the data.
-        X: (N) series, in any form that `as_series` takes.
-        times: (Q,) or (N, Q) when; by default 100 times over the span of each series.
-        labels: (N,) a class for each series, or (N, Q) for each time, such as
-            `estimator.predict(X, times)`, for colours.
+        X: N series, in any form that `as_series` accepts.
+        times: (Q,) or (N, Q) query times; by default 100 times over the span of each series.
+        labels: Classes for colours: (N,) one per series, or (N, Q) one per time, such as
+            `estimator.predict(X, times)`.
         class_names: K names in the order of colours; by default the classes of the estimator, or
-            the labels there are.
-        ax: Where to draw; by default a figure of its own.
+            the distinct labels.
+        ax: Axes to draw into; by default those of a new figure.
 
     Raises:
-        ValueError: Shapes disagree, or a label is no class.
+        ValueError: Shapes disagree, or a label is not a class.
     """
     batch = as_series(X, dtype=torch.float64)
     if times is None:
-        share = np.linspace(0, 1, 100)
         first, last = batch.times[:, :1].numpy(), batch.times[:, -1:].numpy()
-        times = first + share * (last - first)
+        times = first + np.linspace(0, 1, 100) * (last - first)
     states = estimator.latent_trajectory(batch, times).astype(float)
-    plane, directions = _main_plane(states)
+    plane, axis_names = _project_to_plane(states)
     n_cases, n_times = plane.shape[:2]
     codes, names = np.zeros((n_cases, n_times), int), None
     if labels is not None:
-        raw = np.asarray(labels)
-        known = class_names
-        if known is None:
-            known = getattr(estimator, "classes_", np.unique(raw)).tolist()
-        names = as_names(known)
-        codes = as_codes("labels", raw, known)
+        if class_names is None:
+            class_names = getattr(estimator, "classes_", np.unique(labels)).tolist()
+        names = as_class_names(class_names)
+        codes = as_codes("labels", labels, class_names)
         if codes.ndim == 1 and len(codes) == n_cases:
             codes = np.repeat(codes[:, None], n_times, axis=1)
         if codes.shape != (n_cases, n_times):
             raise ValueError(
-                f"labels has shape {raw.shape}; wanted ({n_cases},) or {(n_cases, n_times)}"
+                f"labels must have shape ({n_cases},) or {(n_cases, n_times)}, "
+                f"got {np.shape(labels)}"
             )
     if ax is None:
-        ax = new_figure(5.6, 4.4).subplots()
-    colours = [MAIN] if names is None else class_colours(len(names))
-    _draw_paths(ax, plane, codes, colours)
+        ax = make_figure(5.6, 4.4).subplots()
+    colours = [PRIMARY] if names is None else get_class_colours(len(names))
+    _draw_latent_paths(ax, plane, codes, colours)
     style_axes(ax)
     ax.grid(False)
     ax.set_aspect("equal", adjustable="datalim")
-    ax.set_xlabel(directions[0], fontsize=TEXT)
-    ax.set_ylabel(directions[1], fontsize=TEXT)
+    ax.set_xlabel(axis_names[0], fontsize=TEXT_SIZE)
+    ax.set_ylabel(axis_names[1], fontsize=TEXT_SIZE)
     if names is not None:
-        there = [code for code in np.unique(codes) if code >= 0]
-        handles = [patch(colours[code], names[code]) for code in there]
-        ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), **legend_style())
+        handles = [
+            make_patch(colours[code], names[code]) for code in np.unique(codes) if code >= 0
+        ]
+        ax.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1), **LEGEND_STYLE)
     return ax
 
 
@@ -172,38 +172,38 @@ def plot_vector_field(
     X: Data,
     *,
     names: Sequence[str] = ("x", "y"),
-    room: float = 0.15,
+    margin: float = 0.15,
     ax: Axes | None = None,
 ) -> Axes:
     """Draws the learned vector field around trajectories, with them and their roll-outs.
 
-    With zeros appended to the states (`augment`), the field is that of setting out, and roll-outs
-    may cross it later on; with `augment=0` they follow it.
+    With augmented states (`augment`), the field is that of initial states, whose augmented part is
+    zero, and roll-outs may cross it later; with `augment=0` they follow it.
 
     Args:
         estimator: Fitted, on two channels.
-        X: Trajectories, in any form that `as_series` takes.
+        X: Trajectories, in any form that `as_series` accepts.
         names: Labels of the axes.
-        room: Share of the trajectories' extent that is shown on each side of them.
-        ax: Where to draw; by default a figure of its own.
+        margin: Margin on each side, as a fraction of the trajectories' extent.
+        ax: Axes to draw into; by default those of a new figure.
 
     Raises:
-        ValueError: The states are not of two dimensions.
+        ValueError: The states are not two-dimensional.
     """
     truth = [values for _, values in as_series(X, dtype=torch.float64).to_ragged()]
     if truth[0].shape[1] != 2:
-        raise ValueError(f"X has {truth[0].shape[1]} channels; wanted 2 for a field in the plane")
-    rolled = [path[np.isfinite(path).all(-1)] for path in estimator.predict(X)]
-    drawn = np.concatenate([*truth, *rolled])
-    low, high = np.nanmin(drawn, 0), np.nanmax(drawn, 0)
-    low, high = low - room * (high - low), high + room * (high - low)
-    across, up = (np.linspace(low[c], high[c], 40) for c in (0, 1))
-    lattice = np.stack(np.meshgrid(across, up), -1)
+        raise ValueError(f"X must have 2 channels, got {truth[0].shape[1]}")
+    rollouts = [path[np.isfinite(path).all(-1)] for path in estimator.predict(X)]
+    states = np.concatenate([*truth, *rollouts])
+    low, high = np.nanmin(states, 0), np.nanmax(states, 0)
+    low, high = low - margin * (high - low), high + margin * (high - low)
+    x, y = (np.linspace(low[c], high[c], 40) for c in (0, 1))
+    grid = np.stack(np.meshgrid(x, y), -1)
     return plot_field(
-        lattice,
-        estimator.vector_field(lattice),
+        grid,
+        estimator.vector_field(grid),
         truth=truth,
-        rolled=rolled,
+        rollouts=rollouts,
         names=names,
         goal=estimator.equilibrium_ if estimator.stable else None,
         ax=ax,
@@ -213,13 +213,13 @@ def plot_vector_field(
 def plot_morphed_grid(
     estimator: DynamicsRegressor, X: Data, *, names: Sequence[str] = ("x", "y")
 ) -> np.ndarray:
-    """Draws the base ODE on a square grid, and both as the invertible network bends them.
+    """Draws base trajectories on a square grid, and both as mapped by the invertible network.
 
-    The grid lies in the plane in which the base ODE moves most.
+    The grid lies in the plane of largest variance of the base trajectories.
 
     Args:
         estimator: Fitted, with an ODE of the morph family.
-        X: Trajectories, in any form that `as_series` takes; those from their starts are drawn.
+        X: Trajectories, in any form that `as_series` accepts; those from their starts are drawn.
         names: Labels of the right panel's axes.
 
     Returns:
@@ -231,99 +231,107 @@ def plot_morphed_grid(
     batch = as_series(X, dtype=torch.float64)
     starts = batch.values[:, 0].numpy()
     span = float((batch.times[:, -1] - batch.times[:, 0]).max())
-    times = np.linspace(0, span, _FINE)
+    times = np.linspace(0, span, _N_TIMES)
     base = estimator.base_trajectory(starts, times)
-    middle = base.mean((0, 1))
-    _, _, directions = np.linalg.svd((base - middle).reshape(-1, base.shape[-1]))
-    plane = directions[:2]
-    flat = (base - middle) @ plane.T
-    low, high = flat.min((0, 1)), flat.max((0, 1))
+    mean = base.mean((0, 1))
+    _, _, components = np.linalg.svd((base - mean).reshape(-1, base.shape[-1]))
+    plane = components[:2]
+    projected = (base - mean) @ plane.T
+    low, high = projected.min((0, 1)), projected.max((0, 1))
     lines = []
-    for value in np.linspace(0, 1, 13):
+    for fraction in np.linspace(0, 1, 13):
         for axis in (0, 1):
             line = np.empty((80, 2))
             line[:, axis] = np.linspace(low[axis], high[axis], 80)
-            line[:, 1 - axis] = low[1 - axis] + value * (high - low)[1 - axis]
+            line[:, 1 - axis] = low[1 - axis] + fraction * (high - low)[1 - axis]
             lines.append(line)
     return plot_morph(
-        list(flat),
+        list(projected),
         lines,
         list(estimator.predict(starts, times)),
-        [estimator.morph(middle + line @ plane) for line in lines],
+        [estimator.morph(mean + line @ plane) for line in lines],
         names=names,
     )
 
 
-def _channels(values: np.ndarray, asked: Sequence[int] | None) -> list[int]:
+def _select_channels(values: np.ndarray, channels: Sequence[int] | None) -> list[int]:
     n_channels = values.shape[1]
-    if asked is None:
+    if channels is None:
         count = np.isfinite(values).sum(0)
         return sorted(np.argsort(-count, kind="stable")[:4].tolist())
-    if not len(asked) or not set(asked) <= set(range(n_channels)):
-        raise ValueError(f"channels is {list(asked)}; wanted some of 0 .. {n_channels - 1}")
-    return list(asked)
+    if not len(channels) or not set(channels) <= set(range(n_channels)):
+        raise ValueError(
+            f"channels must be positions in 0 .. {n_channels - 1}, got {list(channels)}"
+        )
+    return list(channels)
 
 
 def _draw_classes(
     estimator: ClassifierBase,
     batch: SeriesBatch,
-    fine: np.ndarray,
+    query_times: np.ndarray,
     labels: Any,  # noqa: ANN401
     ax: Axes,
 ) -> None:
-    clock, values = batch.to_ragged()[0]
+    times, values = batch.to_ragged()[0]
     names = estimator.classes_.tolist()
     if isinstance(estimator, LatentODEPointClassifier):
-        share = estimator.predict_proba(batch, fine)[0]
-        if labels is not None and np.shape(labels) != clock.shape:
-            raise ValueError(f"labels has shape {np.shape(labels)}; wanted {clock.shape}")
-        plot_point_probabilities(fine, share, names, labels=labels, observed_times=clock, ax=ax)
+        probabilities = estimator.predict_proba(batch, query_times)[0]
+        if labels is not None and np.shape(labels) != times.shape:
+            raise ValueError(f"labels must have shape {times.shape}, got {np.shape(labels)}")
+        plot_point_probabilities(
+            query_times, probabilities, names, labels=labels, observed_times=times, ax=ax
+        )
         return
-    ends = np.flatnonzero(np.append(np.diff(clock) > 0, True))  # all rows of one moment at once
-    prefixes = [(clock[: end + 1], values[: end + 1]) for end in ends]
-    share = estimator.predict_proba(prefixes)
-    # It holds until something new is seen: a step at every observation.
-    edges = np.append(clock[ends], max(fine.max(), clock[-1]))
+    ends = np.flatnonzero(np.append(np.diff(times) > 0, True))  # one prefix per distinct time
+    prefixes = [(times[: end + 1], values[: end + 1]) for end in ends]
+    probabilities = estimator.predict_proba(prefixes)
+    # A step function: probabilities change at observations only.
+    edges = np.append(times[ends], max(query_times.max(), times[-1]))
     steps = np.stack([edges[:-1], edges[1:]], 1).ravel()
     plot_point_probabilities(
-        steps, np.repeat(share, 2, axis=0), names, observed_times=clock, ax=ax
+        steps, np.repeat(probabilities, 2, axis=0), names, observed_times=times, ax=ax
     )
     if labels is not None:
         if labels not in names:
-            raise ValueError(f"labels is {labels!r}; wanted one of {names}")
-        ax.set_title(f"true class: {labels}", loc="right", fontsize=SMALL, color=INK)
-    ax.set_ylabel("probability, by what\nwas seen so far", fontsize=SMALL)
+            raise ValueError(f"labels must be one of {names}, got {labels!r}")
+        ax.set_title(f"true class: {labels}", loc="right", fontsize=SMALL_SIZE, color=DARK)
+    ax.set_ylabel("probability, given the\nobservations so far", fontsize=SMALL_SIZE)
 
 
-def _main_plane(states: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """(N, Q, 2) of (N, Q, D), and what the two axes are."""
+def _project_to_plane(states: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Projects (N, Q, D) to its first two principal components (N, Q, 2), and names them."""
     dim = states.shape[-1]
     if dim == 1:
-        raise ValueError("the latent state has one dimension; wanted at least 2 for a plane")
+        raise ValueError("latent_dim of estimator must be at least 2, got 1")
     if dim == 2:
         return states, ["latent state 1", "latent state 2"]
     centred = (states - states.mean((0, 1))).reshape(-1, dim)
-    _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
-    shares = sizes**2 / max((sizes**2).sum(), 1e-300)
-    plane = (centred @ directions[:2].T).reshape(*states.shape[:2], 2)
-    return plane, [f"main direction {k + 1} ({shares[k]:.0%} of variance)" for k in (0, 1)]
+    _, singular_values, components = np.linalg.svd(centred, full_matrices=False)
+    variances = singular_values**2
+    ratios = variances / max(variances.sum(), 1e-300)
+    plane = (centred @ components[:2].T).reshape(*states.shape[:2], 2)
+    return plane, [f"principal component {k + 1} ({ratios[k]:.0%} of variance)" for k in (0, 1)]
 
 
-def _draw_paths(ax: Axes, plane: np.ndarray, codes: np.ndarray, colours: Sequence[str]) -> None:
+def _draw_latent_paths(
+    ax: Axes, plane: np.ndarray, codes: np.ndarray, colours: Sequence[str]
+) -> None:
     from matplotlib.collections import LineCollection
 
     alpha = float(np.clip(12 / len(plane), 0.3, 0.9))
-    pieces = np.stack([plane[:, :-1], plane[:, 1:]], -2).reshape(-1, 2, 2)
-    shades = np.array([*colours, "#D0D0D0"])  # the last for what has no class: code -1
+    segments = np.stack([plane[:, :-1], plane[:, 1:]], -2).reshape(-1, 2, 2)
+    palette = np.array([*colours, LIGHT])  # the last, at code -1, for no class
     ax.add_collection(
         LineCollection(
-            list(pieces), colors=shades[codes[:, 1:].ravel()].tolist(), linewidths=1.1, alpha=alpha
+            list(segments),
+            colors=palette[codes[:, 1:].ravel()].tolist(),
+            linewidths=1.1,
+            alpha=alpha,
         )
     )
-    starts, ends = plane[:, 0], plane[:, -1]
-    ax.scatter(
-        starts[:, 0], starts[:, 1], s=14, c=shades[codes[:, 0]].tolist(), linewidths=0, zorder=3
-    )
+    x, y = plane[:, 0].T
+    ax.scatter(x, y, s=14, c=palette[codes[:, 0]].tolist(), linewidths=0, zorder=3)
     for path, code in zip(plane, codes[:, -1], strict=True):
         ax.annotate(
             "",
@@ -331,12 +339,12 @@ def _draw_paths(ax: Axes, plane: np.ndarray, codes: np.ndarray, colours: Sequenc
             path[-2],
             arrowprops={
                 "arrowstyle": "-|>",
-                "color": shades[code],
+                "color": palette[code],
                 "alpha": alpha,
                 "shrinkA": 0,
                 "shrinkB": 0,
                 "mutation_scale": 9,
             },
         )
-    ax.update_datalim(np.concatenate([plane.reshape(-1, 2), ends]))
+    ax.update_datalim(plane.reshape(-1, 2))
     ax.autoscale_view()

@@ -1,4 +1,4 @@
-"""Figures of learned ODEs: phase portraits, coordinates over time, fields and morphed grids."""
+"""Plots of learned ODEs: phase portraits, coordinates over time, fields and morphed grids."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from numpy.typing import ArrayLike
 
 from latent_morph.plots.figures import (
     CLASS_COLOURS,
-    INK,
-    TEXT,
-    legend_style,
-    new_figure,
+    DARK,
+    LEGEND_STYLE,
+    TEXT_SIZE,
+    make_figure,
     style_axes,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The paper's colours: blue for what was there, red for what the model says.
-_TRUTH, _ROLLED, _BASE = CLASS_COLOURS[:3]
+# The paper's colours: blue for the truth, red for the model.
+_TRUTH, _ROLLOUT, _BASE = CLASS_COLOURS[:3]
 _GRID = "#B8C4D6"
 
 
 def plot_phase_portrait(
     truth: Sequence[ArrayLike],
-    rolled: Sequence[ArrayLike],
+    rollouts: Sequence[ArrayLike],
     *,
     points: Sequence[ArrayLike] = (),
     names: Sequence[str] = ("x", "y", "z"),
     title: str = "",
     goal: ArrayLike | None = None,
 ) -> Axes:
-    """Draws trajectories in the plane or in space: truth as lines, roll-outs over them.
+    """Draws trajectories in two or three dimensions, with roll-outs over the truth.
 
     Args:
-        truth: What was there, each (T, C) with C 2 or 3.
-        rolled: What the model says, each (T', C).
-        points: What the model learned from, drawn as dots, each (T'', C).
+        truth: True trajectories, each (T, C) with C 2 or 3.
+        rollouts: Roll-outs of the model, each (T', C).
+        points: Training data, drawn as dots, each (T'', C).
         names: Labels of the axes.
-        title: Above the picture.
+        title: Title of the plot.
         goal: (C,) a point to mark.
     """
-    dim = _dimensions([*truth, *rolled, *points])
-    figure = new_figure(5.2, 4.8 if dim == 3 else 4.2)
+    dim = _check_dimension([*truth, *rollouts, *points])
+    figure = make_figure(5.2, 4.8 if dim == 3 else 4.2)
     ax = figure.add_subplot(projection="3d" if dim == 3 else None)
     for k, dots in enumerate(points):
         ax.plot(
@@ -57,16 +57,16 @@ def plot_phase_portrait(
             alpha=0.5,
             label="" if k else "data",
         )
-    _draw_paths(ax, truth, rolled, goal, dim)
+    _draw_paths(ax, truth, rollouts, goal, dim)
     _label_axes(ax, names, dim)
-    ax.set_title(title, fontsize=TEXT, loc="left")
-    figure.legend(loc="outside upper right", ncols=4, **legend_style())
+    ax.set_title(title, fontsize=TEXT_SIZE, loc="left")
+    figure.legend(loc="outside upper right", ncols=4, **LEGEND_STYLE)
     return ax
 
 
 def plot_coordinates(
     times: ArrayLike,
-    rolled: ArrayLike,
+    rollout: ArrayLike,
     *,
     truth: tuple[ArrayLike, ArrayLike] | None = None,
     observed: tuple[ArrayLike, ArrayLike] | None = None,
@@ -74,57 +74,61 @@ def plot_coordinates(
     log: bool = False,
     base: ArrayLike | None = None,
 ) -> np.ndarray:
-    """Draws each coordinate of one trajectory over time, one panel a coordinate.
+    """Draws the coordinates of one trajectory over time, one panel per coordinate.
 
     Args:
         times: (T,).
-        rolled: (T, C), the roll-out.
-        truth: Times (R,) and values (R, C).
-        observed: Times (S,) and values (S, C) that the model learned from.
-        names: Of the coordinates.
-        log: Logarithmic vertical axes, of absolute values.
-        base: (T, D) what the base ODE does, for a further panel.
+        rollout: (T, C), the roll-out of the model.
+        truth: Times (R,) and values (R, C) of the true trajectory.
+        observed: Times (S,) and values (S, C) of the training data.
+        names: Names of the coordinates.
+        log: Whether to draw absolute values on logarithmic axes.
+        base: (T, D) trajectory of the base ODE, for a further panel.
 
     Returns:
         The axes, shape (C,), or (C + 1,) with a base.
     """
-    clock, path = np.asarray(times, dtype=float), np.asarray(rolled, dtype=float)
+    times, path = np.asarray(times, dtype=float), np.asarray(rollout, dtype=float)
     n_panels = path.shape[1] + (base is not None)
-    figure = new_figure(3.0 * n_panels, 2.9)
+    figure = make_figure(3.0 * n_panels, 2.9)
     axes = figure.subplots(1, n_panels, squeeze=False)[0]
-    shown = np.abs if log else np.asarray
+    transform = np.abs if log else np.asarray
     for c in range(path.shape[1]):
         ax = axes[c]
         if truth is not None:
             ax.plot(
-                truth[0], shown(np.asarray(truth[1])[:, c]), color=_TRUTH, lw=1.8, label="truth"
+                truth[0],
+                transform(np.asarray(truth[1])[:, c]),
+                color=_TRUTH,
+                lw=1.8,
+                label="truth",
             )
-        ax.plot(clock, shown(path[:, c]), color=_ROLLED, lw=1.1, label="roll-out")
+        ax.plot(times, transform(path[:, c]), color=_ROLLOUT, lw=1.1, label="roll-out")
         if observed is not None:
             ax.plot(
                 observed[0],
-                shown(np.asarray(observed[1])[:, c]),
+                transform(np.asarray(observed[1])[:, c]),
                 linestyle="",
                 marker=".",
                 markersize=3,
-                color=INK,
+                color=DARK,
                 label="data",
             )
         style_axes(ax)
         if log:
             ax.set_yscale("log")
-        ax.set_xlabel("time", fontsize=TEXT)
-        ax.set_title(names[c], fontsize=TEXT, loc="left")
+        ax.set_xlabel("time", fontsize=TEXT_SIZE)
+        ax.set_title(names[c], fontsize=TEXT_SIZE, loc="left")
     handles, labels = axes[0].get_legend_handles_labels()
     if base is not None:
-        inner = np.asarray(base, dtype=float)
+        base = np.asarray(base, dtype=float)
         ax = axes[-1]
-        for d in range(inner.shape[1]):
-            ax.plot(clock, inner[:, d], color=_BASE, lw=1.0, alpha=0.4 + 0.6 / (d + 1))
+        for d in range(base.shape[1]):
+            ax.plot(times, base[:, d], color=_BASE, lw=1.0, alpha=0.4 + 0.6 / (d + 1))
         style_axes(ax)
-        ax.set_xlabel("time", fontsize=TEXT)
-        ax.set_title("base ODE, linear scale", fontsize=TEXT, loc="left")
-    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), **legend_style())
+        ax.set_xlabel("time", fontsize=TEXT_SIZE)
+        ax.set_title("base ODE, linear scale", fontsize=TEXT_SIZE, loc="left")
+    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), **LEGEND_STYLE)
     return axes
 
 
@@ -136,19 +140,19 @@ def plot_morph(
     *,
     names: Sequence[str] = ("x", "y"),
 ) -> np.ndarray:
-    """Draws the base ODE with a grid at the left, and both as the network bends them at the right.
+    """Draws base trajectories and a grid at the left, and both as mapped to data at the right.
 
     Args:
-        base_paths: Curves of the base ODE, each (T, 2 or more); the first two coordinates count.
-        base_grid: Lines of a grid in the base's space, likewise.
-        paths: The same curves in the units of the data.
-        grid: The same lines in the units of the data.
+        base_paths: Trajectories of the base ODE, each (T, D); the first two coordinates are drawn.
+        base_grid: Lines of a grid in the same space, each (T', D).
+        paths: The same trajectories in the units of the data, each (T, C).
+        grid: The same lines in the units of the data, each (T', C).
         names: Labels of the right panel's axes.
 
     Returns:
         The axes, shape (2,).
     """
-    figure = new_figure(8.4, 4.0)
+    figure = make_figure(8.4, 4.0)
     axes = figure.subplots(1, 2)
     for ax, lines, curves, title in (
         (axes[0], base_grid, base_paths, "base ODE"),
@@ -157,13 +161,13 @@ def plot_morph(
         for line in lines:
             ax.plot(*np.asarray(line)[:, :2].T, color=_GRID, lw=0.7)
         for curve in curves:
-            ax.plot(*np.asarray(curve)[:, :2].T, color=_ROLLED, lw=1.2)
+            ax.plot(*np.asarray(curve)[:, :2].T, color=_ROLLOUT, lw=1.2)
         style_axes(ax)
         ax.grid(False)
-        ax.set_title(title, fontsize=TEXT, loc="left")
-        _frame(ax, curves, lines)
-    axes[1].set_xlabel(names[0], fontsize=TEXT)
-    axes[1].set_ylabel(names[1], fontsize=TEXT)
+        ax.set_title(title, fontsize=TEXT_SIZE, loc="left")
+        _set_limits(ax, curves, lines)
+    axes[1].set_xlabel(names[0], fontsize=TEXT_SIZE)
+    axes[1].set_ylabel(names[1], fontsize=TEXT_SIZE)
     return axes
 
 
@@ -172,54 +176,56 @@ def plot_field(
     velocity: ArrayLike,
     *,
     truth: Sequence[ArrayLike] = (),
-    rolled: Sequence[ArrayLike] = (),
+    rollouts: Sequence[ArrayLike] = (),
     names: Sequence[str] = ("x", "y"),
     goal: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draws a vector field on a lattice of the plane as streamlines, with trajectories over it.
+    """Draws a vector field in the plane as streamlines, with trajectories over it.
 
     Args:
-        states: (H, W, C) a lattice: the first coordinate grows along W, the second along H.
-        velocity: (H, W, C) the field there.
-        truth: Demonstrations, each (T, C).
-        rolled: Roll-outs, each (T', C).
+        states: (H, W, C) grid of states: the first coordinate increases along W, the second
+            along H.
+        velocity: (H, W, C) the field at `states`.
+        truth: True trajectories, each (T, C).
+        rollouts: Roll-outs of the model, each (T', C).
         names: Labels of the axes.
         goal: (C,) a point to mark.
-        ax: Where to draw; by default a figure of its own.
+        ax: Axes to draw into; by default those of a new figure.
     """
-    where, speed = np.asarray(states, dtype=float), np.asarray(velocity, dtype=float)
-    if where.ndim != 3 or where.shape != speed.shape:
+    states, velocity = np.asarray(states, dtype=float), np.asarray(velocity, dtype=float)
+    if states.ndim != 3 or states.shape != velocity.shape:
         raise ValueError(
-            f"states and velocity must have one shape (H, W, C), got {where.shape} and "
-            f"{speed.shape}"
+            f"states and velocity must have one shape (H, W, C), got {states.shape} and "
+            f"{velocity.shape}"
         )
     if ax is None:
-        ax = new_figure(5.4, 4.6).subplots()
+        ax = make_figure(5.4, 4.6).subplots()
     ax.streamplot(
-        where[0, :, 0],
-        where[:, 0, 1],
-        speed[..., 0],
-        speed[..., 1],
+        states[0, :, 0],
+        states[:, 0, 1],
+        velocity[..., 0],
+        velocity[..., 1],
         color=_GRID,
         linewidth=0.7,
         arrowsize=0.7,
         density=1.3,
     )
-    _draw_paths(ax, truth, rolled, goal, 2)
+    _draw_paths(ax, truth, rollouts, goal, 2)
     style_axes(ax)
     ax.grid(False)
-    ax.set_xlim(where[..., 0].min(), where[..., 0].max())
-    ax.set_ylim(where[..., 1].min(), where[..., 1].max())
-    ax.set_xlabel(names[0], fontsize=TEXT)
-    ax.set_ylabel(names[1], fontsize=TEXT)
-    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, **legend_style())
+    ax.set_xlim(states[..., 0].min(), states[..., 0].max())
+    ax.set_ylim(states[..., 1].min(), states[..., 1].max())
+    ax.set_xlabel(names[0], fontsize=TEXT_SIZE)
+    ax.set_ylabel(names[1], fontsize=TEXT_SIZE)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, **LEGEND_STYLE)
     return ax
 
 
-def _dimensions(paths: Sequence[ArrayLike]) -> int:
+def _check_dimension(paths: Sequence[ArrayLike]) -> int:
+    """Returns the number of coordinates to draw, at most 3."""
     if not len(paths):
-        raise ValueError("there is nothing to draw; wanted at least one trajectory")
+        raise ValueError("truth, rollouts and points must have a trajectory, got none")
     sizes = {np.asarray(path).shape[-1] for path in paths}
     if len(sizes) > 1 or min(sizes) < 2:
         raise ValueError(f"trajectories must have the same 2 or 3 coordinates, got {sizes}")
@@ -227,10 +233,10 @@ def _dimensions(paths: Sequence[ArrayLike]) -> int:
 
 
 def _label_axes(ax: Any, names: Sequence[str], dim: int) -> None:  # noqa: ANN401
-    ax.set_xlabel(names[0], fontsize=TEXT)
-    ax.set_ylabel(names[1], fontsize=TEXT)
+    ax.set_xlabel(names[0], fontsize=TEXT_SIZE)
+    ax.set_ylabel(names[1], fontsize=TEXT_SIZE)
     if dim == 3:
-        ax.set_zlabel(names[2], fontsize=TEXT)
+        ax.set_zlabel(names[2], fontsize=TEXT_SIZE)
         ax.tick_params(labelsize=7.5)
         for axis in (ax.xaxis, ax.yaxis, ax.zaxis):
             axis.pane.set_alpha(0.15)
@@ -239,15 +245,15 @@ def _label_axes(ax: Any, names: Sequence[str], dim: int) -> None:  # noqa: ANN40
         ax.set_aspect("equal", adjustable="datalim")
 
 
-def _frame(ax: Axes, curves: Sequence[ArrayLike], lines: Sequence[ArrayLike]) -> None:
-    """Limits around all curves, and around the grid as far as it does not stray from them."""
+def _set_limits(ax: Axes, curves: Sequence[ArrayLike], lines: Sequence[ArrayLike]) -> None:
+    """Sets limits around all curves, and around the grid unless it is far from them."""
     inner, outer = (
         np.concatenate([np.asarray(path)[:, :2] for path in paths]) for paths in (curves, lines)
     )
     low, high = inner.min(0), inner.max(0)
-    room = np.maximum(high - low, 1e-12)
-    low = np.maximum(np.minimum(low, outer.min(0)), low - 0.3 * room) - 0.04 * room
-    high = np.minimum(np.maximum(high, outer.max(0)), high + 0.3 * room) + 0.04 * room
+    extent = np.maximum(high - low, 1e-12)
+    low = np.maximum(np.minimum(low, outer.min(0)), low - 0.3 * extent) - 0.04 * extent
+    high = np.minimum(np.maximum(high, outer.max(0)), high + 0.3 * extent) + 0.04 * extent
     ax.set_xlim(low[0], high[0])
     ax.set_ylim(low[1], high[1])
 
@@ -255,25 +261,25 @@ def _frame(ax: Axes, curves: Sequence[ArrayLike], lines: Sequence[ArrayLike]) ->
 def _draw_paths(
     ax: Any,  # noqa: ANN401
     truth: Sequence[ArrayLike],
-    rolled: Sequence[ArrayLike],
+    rollouts: Sequence[ArrayLike],
     goal: ArrayLike | None,
     dim: int,
 ) -> None:
-    """The true curves, the roll-outs with their starts, and the goal, in the first `dim` axes."""
+    """Draws true trajectories, roll-outs with their starts, and the goal, in `dim` coordinates."""
     for k, path in enumerate(truth):
         ax.plot(
             *np.asarray(path)[:, :dim].T, color=_TRUTH, linewidth=1.3, label="" if k else "truth"
         )
-    for k, path in enumerate(rolled):
+    for k, path in enumerate(rollouts):
         line = np.asarray(path)[:, :dim]
-        ax.plot(*line.T, color=_ROLLED, linewidth=1.1, label="" if k else "roll-out")
-        ax.plot(*line[:1].T, linestyle="", marker="o", markersize=3.5, color=_ROLLED)
+        ax.plot(*line.T, color=_ROLLOUT, linewidth=1.1, label="" if k else "roll-out")
+        ax.plot(*line[:1].T, linestyle="", marker="o", markersize=3.5, color=_ROLLOUT)
     if goal is not None:
         ax.plot(
             *np.asarray(goal, dtype=float)[:dim, None],
             linestyle="",
             marker="*",
             markersize=11,
-            color=INK,
+            color=DARK,
             label="goal",
         )

@@ -1,4 +1,4 @@
-"""ODEs side by side: what each costs, and what it scores."""
+"""Plots of the integration times and scores of several ODEs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from latent_morph.plots.arguments import numbers_of
-from latent_morph.plots.figures import FAINT, INK, MAIN, SMALL, SOFT, TEXT, new_figure, style_axes
+from latent_morph.plots.arguments import get_column
+from latent_morph.plots.figures import (
+    DARK,
+    GREY,
+    LIGHT,
+    PRIMARY,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    make_figure,
+    style_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,41 +27,41 @@ if TYPE_CHECKING:
 def plot_ode_table(
     rows: Sequence[Mapping[str, Any]], *, score_name: str, ax: Axes | None = None
 ) -> Axes:
-    """Draws the time each ODE takes to integrate, fastest at the top, beside its score.
+    """Draws the integration time of each ODE, fastest at the top, beside its score.
 
-    Times are points on a logarithmic axis, where bars would have no honest foot. Scores stand as
-    numbers: among ODEs they often differ too little for a second axis to show.
+    Times are points on a logarithmic axis, where bars would have an arbitrary length. Scores are
+    numbers, as they often differ too little to be drawn.
 
     Args:
-        rows: For each ODE, `ode` and `integration_ms_mean`; `integration_ms_std`, `score` and
-            `ratio_to_morph` where known.
+        rows: One per ODE, with `ode` and `integration_ms_mean`; `integration_ms_std`, `score` and
+            `ratio_to_morph` are optional.
         score_name: Heading of the scores.
-        ax: Where to draw; by default a figure of its own.
+        ax: Axes to draw into; by default those of a new figure.
 
     Raises:
-        ValueError: There are no rows, or one lacks its ODE or a positive time.
+        ValueError: There are no rows, or one lacks `ode` or a positive time.
     """
     if not len(rows):
-        raise ValueError("rows is empty; wanted one for each ODE")
+        raise ValueError("rows must have one row per ODE, got none")
     for i, row in enumerate(rows):
         if "ode" not in row:
-            raise ValueError(f"rows[{i}] has no 'ode'; it has {list(row)}")
-    means = numbers_of(rows, "integration_ms_mean")
+            raise ValueError(f"rows[{i}] must have the key 'ode', got {list(row)}")
+    means = get_column(rows, "integration_ms_mean")
     if not ((means > 0) & np.isfinite(means)).all():
-        raise ValueError(f"integration_ms_mean is {means.tolist()}; wanted positive numbers")
+        raise ValueError(f"integration_ms_mean must be positive, got {means.tolist()}")
     order = np.argsort(means, kind="stable")
     means = means[order]
     rows = [rows[i] for i in order]
-    spread = np.nan_to_num(numbers_of(rows, "integration_ms_std"))
-    scores, ratios = numbers_of(rows, "score"), numbers_of(rows, "ratio_to_morph")
+    stds = np.nan_to_num(get_column(rows, "integration_ms_std"))
+    scores, ratios = get_column(rows, "score"), get_column(rows, "ratio_to_morph")
     if ax is None:
-        ax = new_figure(7.6, 0.32 * len(rows) + 1.2).subplots()
-    low, high = means.min() / 1.8, (means + spread).max() * 1.5
-    places = np.arange(len(rows))
-    for y, row, mean, std in zip(places, rows, means, spread, strict=True):
-        colour = MAIN if str(row["ode"]).startswith("morph") else SOFT
-        ax.plot([low, mean], [y, y], color=FAINT, linewidth=0.8, zorder=1)
-        # A std as large as the mean would reach zero, which a logarithm has not.
+        ax = make_figure(7.6, 0.32 * len(rows) + 1.2).subplots()
+    low, high = means.min() / 1.8, (means + stds).max() * 1.5
+    heights = np.arange(len(rows))
+    for y, row, mean, std in zip(heights, rows, means, stds, strict=True):
+        colour = PRIMARY if str(row["ode"]).startswith("morph") else GREY
+        ax.plot([low, mean], [y, y], color=LIGHT, linewidth=0.8, zorder=1)
+        # The bar ends at the axis limit: below the mean it could reach zero.
         ax.errorbar(
             mean,
             y,
@@ -67,24 +76,24 @@ def plot_ode_table(
     ax.grid(False)
     ax.set_xscale("log")
     ax.set_xlim(low, high)
-    _plain_log_ticks(ax, low, high)
+    _set_log_ticks(ax, low, high)
     ax.set_ylim(len(rows) - 0.4, -0.6)
-    ax.set_yticks(places, [str(row["ode"]) for row in rows])
-    ax.tick_params(axis="y", length=0, labelsize=TEXT, labelcolor=INK)
+    ax.set_yticks(heights, [str(row["ode"]) for row in rows])
+    ax.tick_params(axis="y", length=0, labelsize=TEXT_SIZE, labelcolor=DARK)
     ax.spines["left"].set_visible(False)
-    ax.set_xlabel("integration time (ms, logarithmic)", fontsize=TEXT)
+    ax.set_xlabel("integration time (ms, logarithmic)", fontsize=TEXT_SIZE)
     smallest = np.abs(scores[np.isfinite(scores) & (scores != 0)]).min(initial=1.0)
-    decimals = min(max(2 - math.floor(math.log10(smallest)), 1), 6)  # three digits of the least
+    decimals = min(max(2 - math.floor(math.log10(smallest)), 1), 6)  # three digits of the smallest
     right = 6.0
-    for heading, column, form in (
+    for heading, column, format_value in (
         (score_name, scores, f"{{:.{decimals}f}}".format),
         ("time / morph", ratios, lambda x: f"× {x:,.0f}" if x >= 100 else f"× {x:.3g}"),
     ):
         if not np.isfinite(column).any():
             continue
-        cells = [form(value) if np.isfinite(value) else "–" for value in column]
+        cells = [format_value(value) if np.isfinite(value) else "–" for value in column]
         right += 14 + 5.2 * max(map(len, [heading, *cells]))  # points
-        for y, text in zip([-0.9, *places], [heading, *cells], strict=True):
+        for y, text in zip([-0.9, *heights], [heading, *cells], strict=True):
             ax.annotate(
                 text,
                 (1.0, float(y)),
@@ -93,20 +102,20 @@ def plot_ode_table(
                 textcoords="offset points",
                 ha="right",
                 va="center",
-                fontsize=SMALL if y < 0 else TEXT,
-                color=SOFT if y < 0 else INK,
+                fontsize=SMALL_SIZE if y < 0 else TEXT_SIZE,
+                color=GREY if y < 0 else DARK,
                 annotation_clip=False,
             )
     return ax
 
 
-def _plain_log_ticks(ax: Axes, low: float, high: float) -> None:
+def _set_log_ticks(ax: Axes, low: float, high: float) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    # Over a short range the powers of ten alone would leave the axis all but unmarked.
+    # Over a short range, powers of ten alone would give too few ticks.
     decades = math.log10(high / low)
     subs = (1, 2, 3, 4, 5, 7) if decades < 1 else (1, 2, 5) if decades < 2 else (1,)
     ax.xaxis.set_major_locator(LogLocator(subs=subs))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.tick_params(axis="x", which="minor", color=FAINT)
+    ax.tick_params(axis="x", which="minor", color=LIGHT)

@@ -1,4 +1,4 @@
-"""SeriesBatch, the one container for irregular series."""
+"""SeriesBatch, the container for irregular series."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Arrays, tensors, frames and nested lists have no common type short of anything at all.
+# Arrays, tensors, data frames and nested lists have no common type narrower than Any.
 Data: TypeAlias = Any
 
 _VALUE_DTYPES = (torch.float32, torch.float64)
@@ -30,7 +30,7 @@ class SeriesBatch:
             are padding. A row within it whose channels are all missing is still a time point.
 
     Raises:
-        TypeError: A field is no tensor or has another dtype.
+        TypeError: A field is not a tensor or has another dtype.
         ValueError: Shapes disagree, or one of the rules above is broken.
     """
 
@@ -45,7 +45,7 @@ class SeriesBatch:
         _check_tensor("mask", self.mask, (torch.bool,))
         if self.values.ndim != 3 or 0 in self.values.shape[1:]:
             raise ValueError(
-                f"values has shape {tuple(self.values.shape)}; wanted (N, T, C) with T, C >= 1"
+                f"values must have shape (N, T, C) with T, C >= 1, got {tuple(self.values.shape)}"
             )
         n_cases, n_times, _ = self.values.shape
         if self.lengths is None:
@@ -58,27 +58,42 @@ class SeriesBatch:
             ("lengths", self.lengths, (n_cases,)),
         ):
             if tuple(field.shape) != shape:
-                raise ValueError(f"{name} has shape {tuple(field.shape)}; wanted {shape}")
+                raise ValueError(f"{name} must have shape {shape}, got {tuple(field.shape)}")
             if field.device != self.values.device:
-                raise ValueError(f"{name} is on {field.device}, values on {self.values.device}")
+                raise ValueError(
+                    f"{name} must be on {self.values.device} like values, got {field.device}"
+                )
         if not bool(torch.isfinite(self.values).all()):
-            raise ValueError("values holds NaN or infinity; mark missing values in mask instead")
+            raise ValueError(
+                "values must be finite, got NaN or infinity; mark missing values in mask"
+            )
         if not bool(torch.isfinite(self.times).all()):
-            raise ValueError("times holds NaN or infinity; wanted finite numbers")
-        if bool((self.times[:, 1:] < self.times[:, :-1]).any()):
-            raise ValueError("times decreases within a case; wanted non-decreasing rows")
-        if bool(((self.lengths < 1) | (self.lengths > n_times)).any()):
-            raise ValueError(f"lengths must lie between 1 and T = {n_times}")
+            raise ValueError("times must be finite, got NaN or infinity")
+        decreasing = (self.times[:, 1:] < self.times[:, :-1]).any(1)
+        if bool(decreasing.any()):
+            raise ValueError(
+                "times must be non-decreasing within each case, "
+                f"got a decrease in case {int(decreasing.int().argmax())}"
+            )
+        outside = (self.lengths < 1) | (self.lengths > n_times)
+        if bool(outside.any()):
+            raise ValueError(
+                f"lengths must be between 1 and T = {n_times}, got {int(self.lengths[outside][0])}"
+            )
         padding = ~self.present
         if bool((self.mask & padding.unsqueeze(-1)).any()):
-            raise ValueError("mask is True beyond the length of a case; padding is unobserved")
+            raise ValueError("mask must be False in the padding, got True beyond a case's length")
         last = self.times.gather(1, self.lengths.unsqueeze(1) - 1)
         if bool(((self.times != last) & padding).any()):
-            raise ValueError("times moves on in the padding; wanted the last real time repeated")
+            raise ValueError(
+                "times must repeat the last real time in the padding, got another time there"
+            )
 
     @classmethod
-    def _trusted(cls, values: Tensor, times: Tensor, mask: Tensor, lengths: Tensor) -> SeriesBatch:
-        """Builds from parts already known to obey the rules, without looking at every element."""
+    def _unchecked(
+        cls, values: Tensor, times: Tensor, mask: Tensor, lengths: Tensor
+    ) -> SeriesBatch:
+        """Builds a batch from fields known to be valid, skipping the checks of every element."""
         batch = object.__new__(cls)
         for name, field in zip(
             ("values", "times", "mask", "lengths"), (values, times, mask, lengths), strict=True
@@ -93,8 +108,8 @@ class SeriesBatch:
         """Packs `(times, values)` pairs of unequal length.
 
         Args:
-            cases: Pairs of times (T_i,) and values (T_i,) or (T_i, C); NaN is missing. Rows are
-                sorted stably by time; repeated times are legal. datetime64 times become seconds
+            cases: Pairs of times (T_i,) and values (T_i,) or (T_i, C); NaN means missing. Rows are
+                sorted stably by time; repeated times are allowed. datetime64 times become seconds
                 since the first of their case, timedelta64 times become seconds.
             dtype: Dtype of the packed values.
 
@@ -104,7 +119,7 @@ class SeriesBatch:
         Raises:
             ValueError: A case is empty, misshapen, or holds a non-finite time or infinite value.
         """
-        from latent_morph.series.conversion import pack_pairs  # which needs this class
+        from latent_morph.series.conversion import pack_pairs  # circular: it imports this class
 
         return pack_pairs(cases, dtype=dtype)
 
@@ -113,13 +128,15 @@ class SeriesBatch:
         """Joins batches of equal C along the case axis, padding to the longest T."""
         parts = list(batches)
         if not parts:
-            raise ValueError("batches is empty; wanted at least one SeriesBatch")
+            raise ValueError("batches must have at least one SeriesBatch, got none")
         n_channels = {part.n_channels for part in parts}
         if len(n_channels) > 1:
-            raise ValueError(f"batches differ in channels: {sorted(n_channels)}; wanted one count")
-        width = max(part.n_times for part in parts)
-        parts = [part._widen(width) for part in parts]
-        return cls._trusted(
+            raise ValueError(
+                f"batches must have the same number of channels, got {sorted(n_channels)}"
+            )
+        n_times = max(part.n_times for part in parts)
+        parts = [part._pad_to(n_times) for part in parts]
+        return cls._unchecked(
             torch.cat([part.values for part in parts]),
             torch.cat([part.times for part in parts]),
             torch.cat([part.mask for part in parts]),
@@ -133,22 +150,22 @@ class SeriesBatch:
 
     @property
     def n_times(self) -> int:
-        """T, the rows of the longest series."""
+        """T, the number of rows of the longest series, padding included."""
         return self.values.shape[1]
 
     @property
     def n_channels(self) -> int:
-        """C, the values of a row."""
+        """C, the number of values per time point."""
         return self.values.shape[2]
 
     @property
     def shape(self) -> torch.Size:
-        """(N, T, C). Its presence makes scikit-learn's splitters index us like an array."""
+        """(N, T, C). Because of it, scikit-learn's splitters index a batch like an array."""
         return self.values.shape
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of all tensors."""
         return self.values.device
 
     @property
@@ -165,24 +182,28 @@ class SeriesBatch:
         return self.n_cases
 
     def __getitem__(self, index: Data) -> SeriesBatch:
-        """Selects cases: `batch[index]` or `batch[index, ...]`, the form scikit-learn writes.
+        """Selects cases: `batch[index]` or `batch[index, ...]`, the form scikit-learn uses.
 
         Args:
             index: Integer, slice, or list, array or tensor of integers or booleans. An integer
-                gives a batch of one case: the case axis always stays.
+                gives a batch of one case: the case axis is always kept.
         """
         if isinstance(index, tuple):
             if len(index) != 2 or index[1] is not Ellipsis:
-                raise IndexError("only cases can be selected: batch[index] or batch[index, ...]")
+                raise IndexError(
+                    f"index must select cases, as batch[index] or batch[index, ...], got {index}"
+                )
             index = index[0]
-        where = _as_index(index, self.n_cases, self.device)
-        return self._trusted(
-            self.values[where], self.times[where], self.mask[where], self.lengths[where]
+        cases = _as_index(index, self.n_cases, self.device)
+        return self._unchecked(
+            self.values[cases], self.times[cases], self.mask[cases], self.lengths[cases]
         )
 
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
-        # NumPy would otherwise descend into us as a sequence of sequences without end.
-        raise TypeError("a SeriesBatch is no array (its times would be lost); use batch.values")
+        # Without this NumPy would recurse forever: a batch is a sequence of batches.
+        raise TypeError(
+            "a SeriesBatch does not convert to an array, which has no times; use batch.values"
+        )
 
     def __repr__(self) -> str:
         return (
@@ -193,10 +214,10 @@ class SeriesBatch:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> SeriesBatch:
-        """Moves everything to `device` and turns `values`, nothing else, into `dtype`."""
+        """Moves all tensors to `device` and converts `values`, and only these, to `dtype`."""
         if dtype is not None and dtype not in _VALUE_DTYPES:
-            raise ValueError(f"dtype is {dtype}; wanted torch.float32 or torch.float64")
-        return self._trusted(
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        return self._unchecked(
             self.values.to(device=device, dtype=dtype),
             self.times.to(device=device),
             self.mask.to(device=device),
@@ -207,13 +228,16 @@ class SeriesBatch:
         """Drops the trailing columns that are padding for every case."""
         if self.n_cases == 0:
             return self
-        width = int(self.lengths.max())
-        return self._trusted(
-            self.values[:, :width], self.times[:, :width], self.mask[:, :width], self.lengths
+        n_times = int(self.lengths.max())
+        return self._unchecked(
+            self.values[:, :n_times],
+            self.times[:, :n_times],
+            self.mask[:, :n_times],
+            self.lengths,
         )
 
     def to_ragged(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Undoes `from_ragged`: one (times (T_i,), values (T_i, C) with NaN) for each case."""
+        """Inverts `from_ragged`: one pair of times (T_i,) and values (T_i, C) per case."""
         values = self.values.masked_fill(~self.mask, torch.nan).cpu().numpy()
         times = self.times.cpu().numpy()
         return [
@@ -221,12 +245,12 @@ class SeriesBatch:
             for i, length in enumerate(self.lengths.tolist())
         ]
 
-    def _widen(self, width: int) -> SeriesBatch:
-        extra = width - self.n_times
+    def _pad_to(self, n_times: int) -> SeriesBatch:
+        extra = n_times - self.n_times
         if extra == 0:
             return self
         pad = (0, 0, 0, extra)
-        return self._trusted(
+        return self._unchecked(
             torch.nn.functional.pad(self.values, pad),
             torch.cat([self.times, self.times[:, -1:].expand(-1, extra)], dim=1),
             torch.nn.functional.pad(self.mask, pad),
@@ -235,63 +259,62 @@ class SeriesBatch:
 
 
 def _as_index(index: Data, n_cases: int, device: torch.device) -> slice | list[int] | Tensor:
+    """Converts a case index to one that keeps the case axis of tensors."""
     if isinstance(index, slice):
         if index.step is None or index.step > 0:
             return index
-        return torch.tensor(range(n_cases)[index], dtype=torch.int64, device=device)  # torch can't
+        # torch has no slices of negative step.
+        return torch.tensor(range(n_cases)[index], dtype=torch.int64, device=device)
     if isinstance(index, (bool, np.bool_)):
-        raise IndexError("a single boolean selects no cases; wanted integers or a mask (N,)")
+        raise IndexError(f"index must be integers or a mask of shape (N,), got {index}")
     if isinstance(index, (int, np.integer)):
         return [range(n_cases)[index]]
-    where = index if isinstance(index, Tensor) else torch.from_numpy(np.array(index))
-    if where.numel() == 0 and where.dtype != torch.bool:
-        where = where.to(torch.int64)  # NumPy makes an empty list float
-    if where.is_floating_point() or where.is_complex():
-        raise IndexError(f"index has dtype {where.dtype}; wanted integers or booleans")
-    if where.ndim > 1:
-        raise IndexError(f"index has shape {tuple(where.shape)}; wanted one axis")
-    where = where if where.dtype == torch.bool else where.to(torch.int64)
-    return where.reshape(-1).to(device)
+    positions = index if isinstance(index, Tensor) else torch.from_numpy(np.array(index))
+    if positions.numel() == 0 and positions.dtype != torch.bool:
+        positions = positions.to(torch.int64)  # NumPy gives an empty list a float dtype
+    if positions.is_floating_point() or positions.is_complex():
+        raise IndexError(f"index must be integers or booleans, got dtype {positions.dtype}")
+    if positions.ndim > 1:
+        raise IndexError(f"index must have one axis, got shape {tuple(positions.shape)}")
+    positions = positions if positions.dtype == torch.bool else positions.to(torch.int64)
+    return positions.reshape(-1).to(device)
 
 
 def _check_tensor(name: str, field: object, dtypes: tuple[torch.dtype, ...]) -> None:
     if not isinstance(field, Tensor):
-        raise TypeError(f"{name} is {kind(field)}; wanted a torch tensor")
+        raise TypeError(f"{name} must be a torch tensor, got {type(field).__name__}")
     if field.dtype not in dtypes:
-        raise TypeError(f"{name} has dtype {field.dtype}; wanted {' or '.join(map(str, dtypes))}")
-
-
-def kind(thing: object) -> str:
-    return f"of type {type(thing).__name__}"
+        expected = " or ".join(map(str, dtypes))
+        raise TypeError(f"{name} must have dtype {expected}, got {field.dtype}")
 
 
 def insert_rows(batch: SeriesBatch, times: Tensor) -> tuple[SeriesBatch, Tensor]:
-    """Adds unobserved rows at further times, so that something can be asked of them.
+    """Adds unobserved rows at query times, so that an encoder gives a state there.
 
     Args:
         batch: (N, T, C).
-        times: (N, Q) in any order.
+        times: (N, Q) query times in any order.
 
     Returns:
         A batch (N, T + Q, C) sorted by time, padding last, and (N, Q) the row of each query.
     """
     n_cases, n_times, n_channels = batch.shape
     if times.ndim != 2 or len(times) != n_cases:
-        raise ValueError(f"times has shape {tuple(times.shape)}; wanted ({n_cases}, Q)")
+        raise ValueError(f"times must have shape ({n_cases}, Q), got {tuple(times.shape)}")
     n_queries = times.shape[1]
     all_times = torch.cat([batch.times, times.to(batch.times)], dim=1)
-    # Padding sorts behind every real row and every query.
+    # An infinite key sorts padding behind every real row and every query.
     key = all_times.clone()
     key[:, :n_times].masked_fill_(~batch.present, torch.inf)
     order = key.argsort(dim=1, stable=True)
-    wide = order.unsqueeze(-1).expand(-1, -1, n_channels)
+    index = order.unsqueeze(-1).expand(-1, -1, n_channels)
     empty = batch.values.new_zeros(n_cases, n_queries, n_channels)
-    values = torch.cat([batch.values, empty], dim=1).gather(1, wide)
-    mask = torch.cat([batch.mask, empty.bool()], dim=1).gather(1, wide)
+    values = torch.cat([batch.values, empty], dim=1).gather(1, index)
+    mask = torch.cat([batch.mask, empty.bool()], dim=1).gather(1, index)
     lengths = batch.lengths + n_queries
     sorted_times = all_times.gather(1, order)
     last = sorted_times.gather(1, lengths.unsqueeze(1) - 1)
-    inside = torch.arange(n_times + n_queries, device=batch.device) < lengths.unsqueeze(1)
-    sorted_times = torch.where(inside, sorted_times, last)
+    present = torch.arange(n_times + n_queries, device=batch.device) < lengths.unsqueeze(1)
+    sorted_times = torch.where(present, sorted_times, last)
     rows = order.argsort(dim=1)[:, n_times:]
-    return SeriesBatch._trusted(values, sorted_times, mask, lengths), rows
+    return SeriesBatch._unchecked(values, sorted_times, mask, lengths), rows

@@ -1,4 +1,4 @@
-"""SeriesScaler: puts values and times of a batch on common scales learned from training cases."""
+"""SeriesScaler: scales values and times by statistics of the training cases."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from latent_morph.checks import check_choice
 from latent_morph.series.batch import SeriesBatch
 
 SCALES = ("standard", "shared", "log", "none")
-# Of "log": the smallest part of a channel's values, which is no longer told from zero.
-_SMALL = 0.01
+# Of "log": the quantile of a channel's absolute values below which the transform is linear.
+_THRESHOLD_QUANTILE = 0.01
 
 
 class SeriesScaler:
-    """Standardises each channel over its observed values and measures time in spans.
+    """Standardises each channel over its observed values, and scales times by the longest span.
 
-    Nothing about a batch being transformed matters except, for `origin="case"`, where each of its
-    cases starts.
+    `transform` uses nothing of the batch itself except, for `origin="case"`, the first time of
+    each case. The methods for tensors are plain arithmetic, so `torch.export` can trace them.
 
     Args:
         values: "standard" subtracts the mean and divides by the standard deviation of each
-            channel; "shared" divides by one number for all channels, so that angles and the ratios
-            of lengths stay; "log" first replaces each value by its signed logarithm, so that a
-            channel's small values count as much as its large ones; "none" leaves values alone.
+            channel; "shared" divides all channels by the same number, which preserves angles and
+            ratios of lengths; "log" first takes the signed logarithm of each value, so that small
+            values of a channel count as much as large ones; "none" leaves values unchanged.
         origin: "case" lets every case start at time 0. "absolute" counts from the earliest time
-            seen in `fit`, for data in which it matters *when* a series starts.
+            in `fit`, for data in which it matters *when* a series starts.
 
     Attributes:
         mean_: (C,) float64, 0 for a channel never observed.
-        scale_: (C,) float64, 1 for a channel constant or never observed.
-        threshold_: (C,) float64, of "log": values well above it are seen by their logarithm, those
-            below it linearly; asinh(value / threshold) is both. None otherwise.
+        scale_: (C,) float64, 1 for a channel that is constant or never observed.
+        threshold_: (C,) float64 for "log", else None. asinh(value / threshold) is logarithmic far
+            above the threshold and linear below it.
         time_scale_: The longest time from the origin to the end of a case, or 1.0 if that is 0.
         start_: The origin of "absolute" times; 0.0 for "case".
     """
@@ -51,35 +51,39 @@ class SeriesScaler:
     def fit(
         self, batch: SeriesBatch, *, center: Tensor | None = None, weight: Tensor | None = None
     ) -> SeriesScaler:
-        """Learns the scales from (N, T, C); give it training cases only.
+        """Learns the scales from training cases.
 
         Args:
-            batch: The cases.
-            center: (C,) the point that is to become the origin, in place of the mean.
-            weight: (N,) positive: how often each case counts; once by default.
+            batch: (N, T, C).
+            center: (C,) the point to map to the origin, in place of the mean.
+            weight: (N,) positive weight of each case; 1 by default.
         """
         if not isinstance(batch, SeriesBatch):
-            raise TypeError(f"batch is of type {type(batch).__name__}; wanted a SeriesBatch")
+            raise TypeError(f"batch must be a SeriesBatch, got {type(batch).__name__}")
         if batch.n_cases == 0:
-            raise ValueError("batch has no cases; wanted at least one")
+            raise ValueError("batch must have at least one case, got none")
         if weight is None:
-            weight = torch.ones(batch.n_cases, dtype=torch.float64)
+            weight = torch.ones(batch.n_cases)
         elif weight.shape != (batch.n_cases,) or not bool((weight > 0).all()):
-            raise ValueError(f"weight must be {batch.n_cases} positive numbers, one a case")
-        share = weight.to(batch.device, torch.float64).view(-1, 1, 1).expand(batch.shape)
+            raise ValueError(
+                f"weight must be {batch.n_cases} positive numbers, one per case, got {weight}"
+            )
+        weights = weight.to(batch.device, torch.float64).view(-1, 1, 1).expand(batch.shape)
+        values = batch.values.double()
         self.threshold_ = (
-            _small_values(batch.values, batch.mask, share) if self.values == "log" else None
+            _low_quantile(values, batch.mask, weights) if self.values == "log" else None
         )
         if self.values == "none":
             self.mean_ = torch.zeros(batch.n_channels, dtype=torch.float64)
             self.scale_ = torch.ones(batch.n_channels, dtype=torch.float64)
         else:
-            bent = self._bent(batch.values.double())
-            self.mean_, self.scale_ = _moments(bent, batch.mask, share)
+            self.mean_, self.scale_ = _mean_and_std(
+                self._log_transform(values), batch.mask, weights
+            )
         if self.values == "shared":
             self.scale_ = self.scale_.square().mean().sqrt().expand(batch.n_channels).clone()
         if center is not None:
-            self.mean_ = self._bent(center.double())
+            self.mean_ = self._log_transform(center.double())
         first, last = batch.times[:, 0], batch.times[:, -1]  # padding repeats the last real time
         self.start_ = 0.0 if self.origin == "case" else float(first.min())
         span = last - (first if self.origin == "case" else self.start_)
@@ -88,7 +92,7 @@ class SeriesScaler:
 
     def transform(self, batch: SeriesBatch) -> SeriesBatch:
         """Scales (N, T, C) to the same shape, with 0 wherever `mask` is False."""
-        self._check_channels(batch.n_channels)
+        self._check_channels("batch", batch.n_channels)
         return SeriesBatch(
             values=self.transform_values(batch.values).masked_fill(~batch.mask, 0.0),
             times=self.scale_times(batch.times, batch.times[:, 0]),
@@ -98,41 +102,42 @@ class SeriesScaler:
 
     def transform_values(self, values: Tensor) -> Tensor:
         """Scales values (..., C)."""
-        self._check_channels(values.shape[-1])
-        shifted = self._bent(values) - self._like(self.mean_, values)
-        return shifted / self._like(self.scale_, values)
+        self._check_channels("values", values.shape[-1])
+        centred = self._log_transform(values) - self.mean_.to(values)
+        return centred / self.scale_.to(values)
 
     def inverse_values(self, values: Tensor) -> Tensor:
-        """Takes scaled values (..., C) back to the units of the data."""
-        self._check_channels(values.shape[-1])
-        bent = values * self._like(self.scale_, values) + self._like(self.mean_, values)
+        """Converts scaled values (..., C) to the units of the data."""
+        self._check_channels("values", values.shape[-1])
+        unscaled = values * self.scale_.to(values) + self.mean_.to(values)
         if self.threshold_ is None:
-            return bent
-        return bent.sinh() * self._like(self.threshold_, values)
+            return unscaled
+        return unscaled.sinh() * self.threshold_.to(values)
 
     def inverse_velocity(self, values: Tensor, velocity: Tensor) -> Tensor:
-        """Takes velocities (..., C) at scaled `values` (..., C) back to the units of the data."""
-        self._check_channels(values.shape[-1])
-        speed = velocity * self._like(self.scale_, values) / self.time_scale_
+        """Converts velocities (..., C) at scaled `values` (..., C) to the units of the data."""
+        self._check_channels("values", values.shape[-1])
+        scale = self.scale_.to(values)
+        unscaled = velocity * scale / _as_tensor(self.time_scale_).to(values)
         if self.threshold_ is None:
-            return speed
-        bent = values * self._like(self.scale_, values) + self._like(self.mean_, values)
-        return speed * bent.cosh() * self._like(self.threshold_, values)
+            return unscaled
+        derivative = (values * scale + self.mean_.to(values)).cosh() * self.threshold_.to(values)
+        return unscaled * derivative
 
     def inverse_scale(self, deviation: Tensor) -> Tensor:
-        """Takes standard deviations (..., C) of scaled values back to the units of the data."""
-        self._check_channels(deviation.shape[-1])
+        """Converts standard deviations (..., C) of scaled values to the units of the data."""
+        self._check_channels("deviation", deviation.shape[-1])
         if self.threshold_ is not None:
             raise ValueError(
-                "a deviation of logarithms has no fixed size in the units of the data"
+                "values must be a linear scale to convert a standard deviation, got 'log'"
             )
-        return deviation * self._like(self.scale_, deviation)
+        return deviation * self.scale_.to(deviation)
 
     def scale_times(self, times: Tensor, starts: Tensor) -> Tensor:
         """Scales raw times as `transform` does.
 
         Args:
-            times: (Q,) shared by all cases or (N, Q).
+            times: (Q,) shared by all cases, or (N, Q).
             starts: (N,) raw time of the first row of each case; unused for "absolute".
 
         Returns:
@@ -140,15 +145,19 @@ class SeriesScaler:
         """
         self._check_fitted()
         times = torch.as_tensor(times).to(torch.float64)
+        time_scale = _as_tensor(self.time_scale_).to(times)
         if self.origin == "absolute":
-            return (times - self.start_) / self.time_scale_
+            return (times - _as_tensor(self.start_).to(times)) / time_scale
         starts = torch.as_tensor(starts).to(times)
-        if times.ndim == 2 and len(times) != len(starts):
-            raise ValueError(f"times has {len(times)} rows; wanted {len(starts)}, as starts has")
-        return (times - starts.unsqueeze(-1)) / self.time_scale_
+        # Not len(), which would fix the number of cases in an exported program.
+        if times.ndim == 2 and times.shape[0] != starts.shape[0]:
+            raise ValueError(
+                f"times must have {starts.shape[0]} rows, one per start, got {times.shape[0]}"
+            )
+        return (times - starts.unsqueeze(-1)) / time_scale
 
     def state(self) -> dict[str, Any]:
-        """Everything needed by `from_state`, in plain numbers, strings and lists."""
+        """Returns all that `from_state` needs, as plain numbers, strings and lists."""
         self._check_fitted()
         return {
             "values": self.values,
@@ -162,28 +171,24 @@ class SeriesScaler:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> SeriesScaler:
-        """Rebuilds a fitted scaler from what `state` gave."""
+        """Rebuilds a fitted scaler from its `state`."""
         absent = {"values", "origin", "mean", "scale", "time_scale", "start"} - set(state)
         if absent:
-            raise ValueError(f"state lacks {sorted(absent)}; wanted what SeriesScaler.state gives")
+            raise ValueError(f"state must have the keys {sorted(absent)}, got {sorted(state)}")
         scaler = cls(state["values"], state["origin"])
-        scaler.mean_ = torch.tensor(state["mean"], dtype=torch.float64)
-        scaler.scale_ = torch.tensor(state["scale"], dtype=torch.float64)
+        scaler.mean_ = _as_tensor(state["mean"])
+        scaler.scale_ = _as_tensor(state["scale"])
         scaler.time_scale_ = float(state["time_scale"])
         scaler.start_ = float(state["start"])
-        small = state.get("threshold")  # files written before there was one have none
-        scaler.threshold_ = None if small is None else torch.tensor(small, dtype=torch.float64)
+        threshold = state.get("threshold")  # older files lack the key
+        scaler.threshold_ = None if threshold is None else _as_tensor(threshold)
         return scaler
 
-    def _bent(self, values: Tensor) -> Tensor:
-        """The signed logarithm, or the values themselves where none is wanted."""
+    def _log_transform(self, values: Tensor) -> Tensor:
+        """Signed logarithm of values (..., C) for "log", else the values themselves."""
         if self.threshold_ is None:
             return values
-        return (values / self._like(self.threshold_, values)).asinh()
-
-    @staticmethod
-    def _like(constant: Tensor, values: Tensor) -> Tensor:
-        return constant.to(device=values.device, dtype=values.dtype)
+        return (values / self.threshold_.to(values)).asinh()
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "time_scale_"):
@@ -191,33 +196,38 @@ class SeriesScaler:
 
             raise NotFittedError("this SeriesScaler is not fitted; call fit first")
 
-    def _check_channels(self, n_channels: int) -> None:
+    def _check_channels(self, name: str, n_channels: int) -> None:
         self._check_fitted()
         if n_channels != len(self.mean_):
-            raise ValueError(f"got {n_channels} channels; wanted {len(self.mean_)}, as in fit")
+            raise ValueError(f"{name} must have {len(self.mean_)} channels, got {n_channels}")
 
 
-def _moments(values: Tensor, mask: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, T, C) thrice -> mean and standard deviation (C,) over what is observed, in float64."""
+def _as_tensor(numbers: float | list[float]) -> Tensor:
+    """Float64, in exported programs too: ONNX rounds Python floats to single precision."""
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _mean_and_std(values: Tensor, mask: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (C,) of the observed values; all arguments are (N, T, C)."""
     n_channels = values.shape[-1]
     channel = torch.arange(n_channels, device=values.device).expand_as(mask)[mask]
-    seen, share = values[mask].double(), share[mask]
-    count = torch.bincount(channel, weights=share, minlength=n_channels)
-    count = torch.where(count > 0, count, 1.0)
-    mean = torch.bincount(channel, weights=share * seen, minlength=n_channels) / count
-    squares = share * (seen - mean[channel]).square()
-    scale = (torch.bincount(channel, weights=squares, minlength=n_channels) / count).sqrt()
-    constant = scale <= 1e-12 * mean.abs()  # what rounding of the mean leaves of a constant
-    return mean.cpu(), scale.masked_fill(constant, 1.0).cpu()
+    observed, weights = values[mask], weights[mask]
+    total = torch.bincount(channel, weights=weights, minlength=n_channels)
+    total = torch.where(total > 0, total, 1.0)
+    mean = torch.bincount(channel, weights=weights * observed, minlength=n_channels) / total
+    squares = weights * (observed - mean[channel]).square()
+    std = (torch.bincount(channel, weights=squares, minlength=n_channels) / total).sqrt()
+    is_constant = std <= 1e-12 * mean.abs()  # rounding of the mean leaves a constant this std
+    return mean.cpu(), std.masked_fill(is_constant, 1.0).cpu()
 
 
-def _small_values(values: Tensor, mask: Tensor, share: Tensor) -> Tensor:
-    """(N, T, C) thrice -> (C,) the low quantile of the absolute values that are not zero."""
-    small = []
+def _low_quantile(values: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+    """Weighted quantile (C,) of the nonzero absolute values, 1 if a channel has none."""
+    quantiles = torch.ones(values.shape[-1], dtype=torch.float64)
     for channel in range(values.shape[-1]):
-        there = mask[..., channel] & (values[..., channel] != 0)
-        seen, order = values[..., channel][there].double().abs().sort()
-        below = share[..., channel][there][order].cumsum(0)
-        above = seen[below > _SMALL * below[-1]] if len(seen) else seen
-        small.append(float(above[0]) if len(above) else 1.0)
-    return torch.tensor(small, dtype=torch.float64)
+        nonzero = mask[..., channel] & (values[..., channel] != 0)
+        sizes, order = values[..., channel][nonzero].abs().sort()
+        cumulative = weights[..., channel][nonzero][order].cumsum(0)
+        if len(sizes):
+            quantiles[channel] = sizes[cumulative > _THRESHOLD_QUANTILE * cumulative[-1]][0]
+    return quantiles
