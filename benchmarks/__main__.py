@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME`: a table on the screen, rows as JSON, a picture."""
+"""`python -m benchmarks NAME`: prints a table; writes rows as JSON, a figure, a page."""
 
 import argparse
 import json
@@ -23,10 +23,10 @@ from benchmarks import (
 )
 from benchmarks.models import SETTINGS
 from benchmarks.pictures import draw
-from benchmarks.rows import as_markdown
-from benchmarks.trajectories import IMITATION, LEARNED
-from latent_morph.experiments.dynamics import DYNAMICS
-from latent_morph.io.records import atomic_path, versions
+from benchmarks.rows import format_markdown
+from benchmarks.trajectories import DYNAMICS, IMITATION, LEARNED
+from latent_morph.io.atomic import write_bytes_atomic
+from latent_morph.io.records import versions
 
 BENCHMARKS: dict[str, Any] = {
     "integration": integration,
@@ -40,7 +40,7 @@ BENCHMARKS: dict[str, Any] = {
     "ablation": ablation,
     "leave_one_out": leave_one_out,
 }
-# These train many models to the end, for an hour or a day, and continue where they were stopped.
+# These train many models to convergence, for hours, and resume where they were stopped.
 LONG = ("learned", "ablation", "leave_one_out")
 TASKS: dict[str, tuple[str, ...]] = {
     "integration": tuple(SETTINGS),
@@ -52,7 +52,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "ablation": IMITATION,
     "leave_one_out": leave_one_out.TASKS,
 }
-# Which benchmarks an option is for.
+# Benchmarks that have an option.
 OPTIONS = {
     "seeds": LONG,
     "records": LONG,
@@ -64,42 +64,44 @@ OPTIONS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one benchmark, or all of them for a page of results."""
-    arguments = _parser().parse_args(argv)
+    arguments = _make_parser().parse_args(argv)
     if arguments.threads < 1:
         print(
             f"benchmarks: --threads must be at least 1, got {arguments.threads}", file=sys.stderr
         )
         return 2
-    wrong = _misplaced(arguments)
-    if wrong is not None:
-        print(f"benchmarks: {wrong}", file=sys.stderr)
+    misuse = _find_misuse(arguments)
+    if misuse is not None:
+        print(f"benchmarks: {misuse}", file=sys.stderr)
         return 2
     torch.set_num_threads(arguments.threads)
     names = [arguments.name]
     if arguments.name == "all":
         names = [name for name in BENCHMARKS if name not in LONG]
-    given = _given(arguments)
-    sections, everything = [], []
+    options = _get_options(arguments)
+    sections, all_rows = [], []
     for name in names:
         print(f"{BENCHMARKS[name].TITLE} ({name}) ...", file=sys.stderr, flush=True)
-        rows = BENCHMARKS[name].run(short=arguments.short, **given)
-        table = as_markdown(rows)
+        rows = BENCHMARKS[name].run(short=arguments.short, **options)
+        table = format_markdown(rows)
         print(table, flush=True)
-        sections.append(f"## {BENCHMARKS[name].TITLE}\n\n`{_command(name, arguments)}`\n\n{table}")
-        everything += rows
+        sections.append(
+            f"## {BENCHMARKS[name].TITLE}\n\n`{_format_command(name, arguments)}`\n\n{table}"
+        )
+        all_rows += rows
         if arguments.plot is not None:
             path = arguments.plot
             if arguments.name == "all":
                 path = path.with_name(f"{path.stem}-{name}{path.suffix}")
-            print(f"picture: {draw(name, rows, path)}", file=sys.stderr)
+            print(f"figure: {draw(name, rows, path)}", file=sys.stderr)
     if arguments.json is not None:
-        _write(arguments.json, json.dumps(everything, indent=1) + "\n")
+        _write(arguments.json, json.dumps(all_rows, indent=1) + "\n")
     if arguments.markdown is not None:
-        _write(arguments.markdown, _page(sections, short=arguments.short))
+        _write(arguments.markdown, _format_page(sections, short=arguments.short))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "name",
@@ -117,63 +119,68 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there (.png, .svg)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
     long = parser.add_argument_group(f"of {', '.join(LONG)}")
-    long.add_argument("--seeds", type=_positive(int), metavar="N", help="runs of each; default 1")
+    long.add_argument(
+        "--seeds", type=_make_positive(int), metavar="N", help="runs of each; default 1"
+    )
     long.add_argument(
         "--records",
         type=Path,
         metavar="FOLDER",
-        help="one file a run; those that are there are not run again; default in runs/",
+        help="one file per run; a run whose file exists is not repeated; default in runs/",
     )
     long.add_argument(
         "--budget",
-        type=_positive(float),
+        type=_make_positive(float),
         metavar="SECONDS",
         help=f"of learned: processor time of each training; default {learned.BUDGET:g}",
     )
     long.add_argument("--protocol", metavar="NAME", help="of learned: as in run_models.py")
     long.add_argument(
-        "--widest", type=_positive(int), metavar="N", help="of ablation: no width beyond"
+        "--widest", type=_make_positive(int), metavar="N", help="of ablation: no width beyond"
     )
     return parser
 
 
-def _positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+def _make_positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Makes an argparse type of positive finite numbers."""
+
     def number(text: str) -> Any:  # noqa: ANN401
         value = kind(text)
         if not 0 < value < float("inf"):
             raise argparse.ArgumentTypeError(f"must be positive, got {text}")
         return value
 
-    number.__name__ = "number"  # what argparse calls it
     return number
 
 
-def _misplaced(arguments: argparse.Namespace) -> str | None:
-    """What is wrong with options that are not for every benchmark."""
+def _find_misuse(arguments: argparse.Namespace) -> str | None:
+    """Returns a message if an option is not for this benchmark or has an invalid value."""
     name, task, protocol = arguments.name, arguments.task, arguments.protocol
     if task is not None and task not in TASKS.get(name, ()):
         known = f"one of {', '.join(TASKS[name])}" if name in TASKS else "none"
-        return f"--task of {name} is {known}, got {task!r}"
-    for option, takers in OPTIONS.items():
-        if getattr(arguments, option) is not None and name not in takers:
-            return f"--{option} is for {', '.join(takers)}"
+        return f"--task of {name} must be {known}, got {task!r}"
+    for option, benchmarks in OPTIONS.items():
+        if getattr(arguments, option) is not None and name not in benchmarks:
+            return f"--{option} must be used with {', '.join(benchmarks)}, got {name}"
     if arguments.plot is not None and name == "leave_one_out":
-        return "--plot is not for leave_one_out, which has no times"
+        return "--plot must be used with a benchmark of times, got leave_one_out"
     if protocol is not None:
-        for one in LEARNED if task is None else (task,):
-            known = ", ".join(DYNAMICS[one].protocols)
-            if protocol not in DYNAMICS[one].protocols:
-                return f"--protocol of {one} is one of {known}, got {protocol!r}"
+        for each in LEARNED if task is None else (task,):
+            protocols = DYNAMICS[each].protocols
+            if protocol not in protocols:
+                return (
+                    f"--protocol of {each} must be one of {', '.join(protocols)}, got {protocol!r}"
+                )
     return None
 
 
-def _given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was asked of the benchmark itself."""
-    given = {"only": arguments.task} | {name: getattr(arguments, name) for name in OPTIONS}
-    return {name: value for name, value in given.items() if value is not None}
+def _get_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the keyword arguments of `run` that were given."""
+    options = {"only": arguments.task} | {name: getattr(arguments, name) for name in OPTIONS}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _command(name: str, arguments: argparse.Namespace) -> str:
+def _format_command(name: str, arguments: argparse.Namespace) -> str:
     words = ["python -m benchmarks", name]
     words += ["--short"] if arguments.short else []
     words += [f"--task '{arguments.task}'"] if arguments.task is not None else []
@@ -184,25 +191,24 @@ def _command(name: str, arguments: argparse.Namespace) -> str:
     return " ".join(words)
 
 
-def _page(sections: Sequence[str], *, short: bool) -> str:
-    stage = "a few seconds" if short else "some twenty seconds"
+def _format_page(sections: Sequence[str], *, short: bool) -> str:
+    duration = "a few seconds" if short else "about twenty seconds"
     made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
     return (
         "# Results of the benchmarks\n\n"
         "Written by `make bench` or `python -m benchmarks all --markdown FILE`. Candidates of a "
-        "table took turns in one process with the same threads; read the ratios, which are those "
-        "of medians: a shared machine holds a call up now and then. Every model was "
-        f"trained for {stage} before: an adaptive solver takes more steps the longer it has "
-        "trained. `morph` may interpolate to a relative error of 1e-5, the tolerance of the "
-        "adaptive solvers; `morph-exact` evaluates every point.\n\n"
+        "table took turns in one process with the same threads; compare the ratios, which are "
+        "those of medians, as a shared machine delays single calls. Every model was first trained "
+        f"for {duration}, as adaptive solvers take more steps after training. `morph` may "
+        "interpolate to a relative error of 1e-5, the tolerance of the adaptive solvers; "
+        "`morph-exact` evaluates every point.\n\n"
         f"{made_with}\n\n" + "\n\n".join(sections) + "\n"
     )
 
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as temporary:
-        Path(temporary).write_text(text, encoding="utf-8")
+    write_bytes_atomic(path, text.encode())
 
 
 if __name__ == "__main__":

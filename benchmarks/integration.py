@@ -1,4 +1,4 @@
-"""The generative ODE alone: closed forms against solvers, at the paper's sizes."""
+"""Time of the generative ODE alone, for closed forms and solvers at the paper's sizes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.models import CANDIDATES, SETTINGS, query, trained
-from benchmarks.rows import Row, timed_rows
-from latent_morph.diagnostics import field_evaluations, interleaved
+from benchmarks.models import CANDIDATES, SETTINGS, make_query, train_estimator
+from benchmarks.rows import Row, make_timing_rows
+from latent_morph.diagnostics import count_field_evaluations, time_interleaved
 from latent_morph.flows import Flow
 
 TITLE = "Integration of a batch of 50 series"
 
 
 def run(*, short: bool, only: str | None = None) -> list[Row]:
-    """Forward in inference mode, then forward and backward, on briefly trained models."""
+    """Times forward in inference mode, and forward and backward, of briefly trained models."""
     rows: list[Row] = []
     for task, setting in SETTINGS.items():
         if only not in (None, task):
@@ -25,21 +25,24 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
         n_cases = 2000 if setting.dataset == "ecg" else None
         flows, starts, times, evaluations = {}, {}, {}, {}
         for name in names:
-            model = trained(setting, name, seconds=seconds, n_cases=n_cases)
-            batch, starts[name], times[name] = query(model, setting, n_cases=n_cases)
+            model = train_estimator(setting, name, seconds=seconds, n_cases=n_cases)
+            batch, starts[name], times[name] = make_query(model, setting, n_cases=n_cases)
             flows[name] = model.model_.flow
-            evaluations[name] = field_evaluations(model.model_, batch, times[name])
+            evaluations[name] = count_field_evaluations(model.model_, batch, times[name])
         shape = {"n_times": times[names[0]].shape[-1], "latent_dim": setting.latent_dim}
-        for direction, make in (("forward", _forward), ("forward+backward", _both)):
+        for direction, make in (
+            ("forward", _make_forward),
+            ("forward+backward", _make_forward_backward),
+        ):
             calls = {name: make(flows[name], starts[name], times[name]) for name in names}
-            timings = interleaved(calls, repeats=5 if short else 20)
-            rows += timed_rows(
+            timings = time_interleaved(calls, repeats=5 if short else 20)
+            rows += make_timing_rows(
                 task, timings, direction=direction, field_evaluations=evaluations, **shape
             )
     return sorted(rows, key=lambda row: row["direction"])
 
 
-def _forward(flow: Flow, z0: Tensor, times: Tensor) -> Callable[[], Any]:
+def _make_forward(flow: Flow, z0: Tensor, times: Tensor) -> Callable[[], Any]:
     @torch.inference_mode()
     def call() -> None:
         flow(z0, times)
@@ -47,7 +50,7 @@ def _forward(flow: Flow, z0: Tensor, times: Tensor) -> Callable[[], Any]:
     return call
 
 
-def _both(flow: Flow, z0: Tensor, times: Tensor) -> Callable[[], Any]:
+def _make_forward_backward(flow: Flow, z0: Tensor, times: Tensor) -> Callable[[], Any]:
     start = z0.clone().requires_grad_()
 
     def call() -> None:

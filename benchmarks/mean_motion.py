@@ -1,23 +1,28 @@
-"""The simplest guess at a demonstrated motion, without an ODE: what every method has to beat."""
+"""A baseline for demonstrated motions that needs no ODE: the mean demonstration."""
 
 import numpy as np
 
-from latent_morph.models.dynamics import measured_fade
+from latent_morph.models.dynamics import measure_fade
 from latent_morph.series import SeriesBatch
 
 
-def mean_motion(shown: SeriesBatch, starts: np.ndarray, n_times: int) -> np.ndarray:
-    """The mean of what was shown, from other starts (N, C): (N, n_times, C).
+def predict_mean_motion(
+    demonstrations: SeriesBatch, starts: np.ndarray, n_times: int
+) -> np.ndarray:
+    """Predicts the mean demonstration, shifted to other starts.
 
-    What a start is away from that of the mean fades as differences between demonstrations do.
+    The shift decays along the motion as differences between the demonstrations do.
 
     Args:
-        shown: Demonstrations on one even grid of times.
-        starts: Where to begin.
-        n_times: Of the guess, evenly spaced over the same span.
+        demonstrations: (M, T, C) on one even grid of times.
+        starts: (N, C).
+        n_times: Number of evenly spaced times over the same span.
+
+    Returns:
+        (N, n_times, C).
     """
-    mean = shown.values.numpy().mean(0)
-    share, given = (np.linspace(0, 1, n) for n in (n_times, len(mean)))
-    middle = np.stack([np.interp(share, given, channel) for channel in mean.T], 1)
-    left = (1 - share) ** measured_fade(shown)
-    return middle + (starts - middle[0])[:, np.newaxis] * left[:, np.newaxis]
+    mean = demonstrations.values.numpy().mean(0)
+    times, grid = (np.linspace(0, 1, n) for n in (n_times, len(mean)))
+    mean = np.stack([np.interp(times, grid, channel) for channel in mean.T], 1)
+    decay = (1 - times) ** measure_fade(demonstrations)
+    return mean + (starts - mean[0])[:, np.newaxis] * decay[:, np.newaxis]

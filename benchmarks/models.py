@@ -1,4 +1,4 @@
-"""Briefly trained models at the paper's sizes, and the query on which each task is timed."""
+"""Briefly trained models at the paper's sizes, and the queries on which they are timed."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from latent_morph.estimators.base import LatentODEBase
-from latent_morph.experiments.presets import preset_parameters
-from latent_morph.experiments.runs import timed_query
-from latent_morph.experiments.tasks import TASKS, Problem, Request
+from latent_morph.estimators.latent import LatentODEBase
+from latent_morph.experiments.latent import timed_query
+from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.task import Problem, Request
 from latent_morph.flows import METHODS
 from latent_morph.series import SeriesBatch
 
-# What a solver is given, a closed form is given too: a relative error of 1e-5.
+# Relative error that solvers, and dense output of closed forms, may have.
 TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A task of the comparison: data, latent size and the solvers' network, as in the paper."""
+    """A task: its data, latent size and the network of the solvers, as in the paper."""
 
     dataset: str
     latent_dim: int
@@ -36,8 +36,8 @@ SETTINGS = {
     "ecg": Setting("ecg", 15, units=500, layers=3),
 }
 
-# Name of a candidate: the ODE, and options beyond the task's own. "morph" may interpolate to the
-# tolerance that the adaptive solvers have; "morph-exact" may not.
+# Name of a candidate: the ODE, and its options. "morph" may interpolate within the tolerance of
+# the adaptive solvers; "morph-exact" may not.
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "morph": ("morph", {"dense_output": TOLERANCE}),
     "morph-exact": ("morph", {}),
@@ -48,20 +48,20 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @cache
-def problem(dataset: str, n_times: int, n_cases: int | None) -> Problem:
-    """The data, loaded once."""
+def load_problem(dataset: str, n_times: int, n_cases: int | None) -> Problem:
+    """Loads the data, once."""
     return TASKS[dataset].load(Request(n_times=n_times, n_cases=n_cases))
 
 
-def trained(
+def train_estimator(
     setting: Setting, candidate: str, *, seconds: float, n_cases: int | None = None
 ) -> LatentODEBase:
-    """An estimator at the paper's latent size, trained for `seconds` with the default encoder."""
+    """Trains an estimator of the paper's latent size for `seconds`, with the default encoder."""
     ode, options = CANDIDATES[candidate]
     if ode in METHODS:
         options = options | {"units": setting.units, "layers": setting.layers}
-    data = problem(setting.dataset, setting.n_times, n_cases)
-    params = preset_parameters(setting.dataset, "default", ode) | {
+    data = load_problem(setting.dataset, setting.n_times, n_cases)
+    params = TASKS[setting.dataset].parameters("default", ode) | {
         "ode": ode,
         "ode_options": options or None,
         "latent_dim": setting.latent_dim,
@@ -73,15 +73,16 @@ def trained(
     return TASKS[setting.dataset].estimator(**params).fit(data.train_X, data.train_y)
 
 
-def query(
+def make_query(
     estimator: LatentODEBase, setting: Setting, *, n_cases: int | None = None
 ) -> tuple[SeriesBatch, Tensor, Tensor]:
-    """A batch of 50 test series, their latent starts (50, D), and the times they are asked at.
+    """Makes a batch of 50 test series, their initial states (50, D), and query times.
 
-    Times that all series share come back as one grid (T,), which every ODE can make use of.
+    Query times are (50, T), or (T,) if they are the same for all series, which every ODE can
+    exploit.
     """
-    batch, times = timed_query(estimator, problem(setting.dataset, setting.n_times, n_cases))
+    batch, times = timed_query(estimator, load_problem(setting.dataset, setting.n_times, n_cases))
     with torch.inference_mode():
         z0 = estimator.model_.eval().encoder(batch).mean
-    shared = times[0] if (times == times[0]).all() else times
-    return batch, z0.clone(), shared
+    query_times = times[0] if (times == times[0]).all() else times
+    return batch, z0.clone(), query_times

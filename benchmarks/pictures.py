@@ -1,4 +1,4 @@
-"""One picture a benchmark: a panel for each task, times on a logarithmic axis."""
+"""Figures of benchmarks: one panel per task, times on a logarithmic axis."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,25 +11,25 @@ from latent_morph import plots
 def draw(name: str, rows: Sequence[Row], path: Path) -> Path:
     """Draws the rows of a benchmark to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure = _growth(rows) if name == "growth" else _panels(rows)
+    figure = _draw_growth(rows) if name == "growth" else _draw_panels(rows)
     return plots.save_figure(figure, path)
 
 
-def _panels(rows: Sequence[Row]) -> Any:  # noqa: ANN401
-    """Candidates by time, one panel a task and direction."""
+def _draw_panels(rows: Sequence[Row]) -> Any:  # noqa: ANN401
+    """Draws the times of candidates, one panel per task and direction."""
     from matplotlib.figure import Figure
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["mean_ms"] is None:
-            continue  # it could not be trained, so there is nothing to time
+            continue  # training failed
         title = ", ".join(filter(None, [row["task"], row.get("direction")]))
         groups.setdefault(title, []).append(row)
     columns = min(2, len(groups))
-    lines = -(-len(groups) // columns)
+    n_rows = -(-len(groups) // columns)
     height = 0.34 * max(map(len, groups.values())) + 1.3
-    figure = Figure(figsize=(6.2 * columns, height * lines), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    figure = Figure(figsize=(6.2 * columns, height * n_rows), layout="constrained")
+    axes = figure.subplots(n_rows, columns, squeeze=False).ravel()
     for ax, (title, group) in zip(axes, groups.items(), strict=False):
         cells = [
             {
@@ -49,8 +49,8 @@ def _panels(rows: Sequence[Row]) -> Any:  # noqa: ANN401
     return figure
 
 
-def _growth(rows: Sequence[Row]) -> Any:  # noqa: ANN401
-    """Time against the number of times, the batch and the latent size."""
+def _draw_growth(rows: Sequence[Row]) -> Any:  # noqa: ANN401
+    """Draws time against the number of query times, the batch size and the latent size."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.0, 3.6), layout="constrained")

@@ -1,50 +1,52 @@
-"""The INN's matrix products, and how much longer than these an integration takes."""
+"""Time of an integration relative to that of the matrix products in the INN."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from benchmarks.models import SETTINGS, query, trained
-from benchmarks.rows import Row, timed_rows
-from latent_morph.bijections.inn import CouplingINN, LayerOfBlocks
-from latent_morph.diagnostics import interleaved
+from benchmarks.models import SETTINGS, make_query, train_estimator
+from benchmarks.rows import Row, make_timing_rows
+from latent_morph.bijections.coupling import PIECE_BYTES, CouplingINN
+from latent_morph.diagnostics import time_interleaved
 from latent_morph.flows import MorphFlow
 
 TITLE = "Integration against the matrix products in it"
 
 
 def run(*, short: bool, only: str | None = None) -> list[Row]:
-    """Per task: exact integration, the products alone in the INN's shapes, and at full rate."""
+    """Times exact integration, its matrix products alone, and a large product per task."""
     rows: list[Row] = []
     square = torch.randn(512, 512)
     for task, setting in SETTINGS.items():
         if only not in (None, task):
             continue
         n_cases = 2000 if setting.dataset == "ecg" else None
-        model = trained(setting, "morph-exact", seconds=3.0 if short else 10.0, n_cases=n_cases)
-        _, z0, times = query(model, setting, n_cases=n_cases)
+        model = train_estimator(
+            setting, "morph-exact", seconds=3.0 if short else 10.0, n_cases=n_cases
+        )
+        _, z0, times = make_query(model, setting, n_cases=n_cases)
         flow = model.model_.flow
         assert isinstance(flow, MorphFlow)
         n_points = len(z0) * times.shape[-1]
         assert isinstance(flow.warp, CouplingINN)
-        piece = min(n_points, flow.warp.piece(z0.dtype))
-        layers = [part for part in flow.warp.modules() if isinstance(part, LayerOfBlocks)]
-        matrices = [matrix for layer in layers for matrix in layer.weight.detach()]
+        piece = min(n_points, PIECE_BYTES // (flow.warp.width * z0.element_size()))
+        layers = [part for part in flow.warp.modules() if isinstance(part, nn.Linear)]
+        matrices = [layer.weight.detach() for layer in layers]
         flops = 2 * n_points * sum(matrix.numel() for matrix in matrices)
-        timings = interleaved(
+        timings = time_interleaved(
             {
-                "morph": _inference(partial(flow, z0, times)),
-                "products": _inference(_products(matrices, n_points, piece)),
-                "square product": _inference(lambda: square @ square),
+                "morph": _in_inference_mode(partial(flow, z0, times)),
+                "products": _in_inference_mode(_make_products(matrices, n_points, piece)),
+                "square product": _in_inference_mode(lambda: square @ square),
             },
             repeats=5 if short else 20,
         )
         rate = 2 * 512**3 / timings.pop("square product").median_ms / 1e6
         at_full_rate = flops / rate / 1e6
-        rows += timed_rows(
+        rows += make_timing_rows(
             task,
             timings,
             megaflop=flops / 1e6,
@@ -58,12 +60,12 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
     return rows
 
 
-def _inference(call: Callable[[], Any]) -> Callable[[], Any]:
+def _in_inference_mode(call: Callable[[], Any]) -> Callable[[], Any]:
     return torch.inference_mode()(call)
 
 
-def _products(matrices: list[Tensor], n_points: int, piece: int) -> Callable[[], Any]:
-    """The weights of all layers times as many columns, in pieces as the INN takes them."""
+def _make_products(matrices: list[Tensor], n_points: int, piece: int) -> Callable[[], Any]:
+    """Multiplies the weights of all layers by as many columns, in the batches of the INN."""
     sizes = [len(part) for part in torch.arange(n_points).split(piece)]
     widths = {matrix.shape[1] for matrix in matrices}
     inputs: dict[tuple[int, int], Tensor] = {

@@ -1,4 +1,4 @@
-"""What every benchmark returns: rows, and how they are shown."""
+"""Rows of results, which every benchmark returns, and their tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from latent_morph.diagnostics import Timing
 
 Row = dict[str, Any]
 
-# The reference of every ratio.
+# The candidate to which times are relative.
 REFERENCE = "morph"
 
 
-def timed_rows(task: str, timings: Mapping[str, Timing], **more: Any) -> list[Row]:  # noqa: ANN401
-    """One row a candidate; `more` has values for all rows, or mappings from candidate to value.
+def make_timing_rows(task: str, timings: Mapping[str, Timing], **more: Any) -> list[Row]:  # noqa: ANN401
+    """Makes one row per candidate, with ratios of medians.
 
-    Ratios are those of medians.
+    `more` has further columns: a value for all rows, or a mapping from candidate to value.
     """
     reference = timings[REFERENCE].median_ms if REFERENCE in timings else None
     return [
@@ -37,19 +37,19 @@ def timed_rows(task: str, timings: Mapping[str, Timing], **more: Any) -> list[Ro
     ]
 
 
-def as_markdown(rows: Sequence[Row]) -> str:
-    """A table with a column for each key that any row has a value for."""
+def format_markdown(rows: Sequence[Row]) -> str:
+    """Formats a table of all columns in which some row has a value."""
     keys = [
         key
         for key in dict.fromkeys(key for row in rows for key in row)
         if any(row.get(key) is not None for row in rows)
     ]
     lines = ["| " + " | ".join(keys) + " |", "|" + " --- |" * len(keys)]
-    lines += ["| " + " | ".join(_cell(row.get(key)) for key in keys) + " |" for row in rows]
+    lines += ["| " + " | ".join(_format_cell(row.get(key)) for key in keys) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def _cell(value: Any) -> str:  # noqa: ANN401
+def _format_cell(value: Any) -> str:  # noqa: ANN401
     if value is None:
         return "-"
     if isinstance(value, float):

@@ -1,18 +1,17 @@
-"""The INN's sizes and activation against what they cost and what they score, on validation."""
+"""Time and validation score of the INN by size and activation."""
 
 from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
-from benchmarks.models import SETTINGS, Setting, problem, query
-from benchmarks.rows import Row, timed_rows
-from latent_morph.diagnostics import interleaved
-from latent_morph.experiments.presets import preset_parameters
-from latent_morph.experiments.tasks import TASKS
+from benchmarks.models import SETTINGS, Setting, load_problem, make_query
+from benchmarks.rows import Row, make_timing_rows
+from latent_morph.diagnostics import time_interleaved
+from latent_morph.experiments.registry import TASKS
 
 TITLE = "Sizes of the INN: time of an integration, and validation score after equal epochs"
 
-# The first is the compact preset, to which ratios are.
+# The first is the compact preset, to which times are relative.
 INNS: dict[str, dict[str, Any]] = {
     "2 x 16 silu": {"blocks": 2, "width": 16},
     "1 x 32 silu": {"blocks": 1, "width": 32},
@@ -27,7 +26,7 @@ EPOCHS = {"periodic 100": 40, "activity": 4}
 
 
 def run(*, short: bool, only: str | None = None) -> list[Row]:
-    """Ratios are to the compact preset. The test sets are not touched."""
+    """Times integrations relative to the compact preset; test sets are not used."""
     rows: list[Row] = []
     for task, epochs in EPOCHS.items():
         if only not in (None, task):
@@ -35,43 +34,43 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
         setting = SETTINGS[task]
         models = {
             name: [
-                _fitted(setting, options, epochs=2 if short else epochs, seed=seed)
+                _fit(setting, options, epochs=2 if short else epochs, seed=seed)
                 for seed in (SEEDS[:1] if short else SEEDS)
             ]
             for name, options in INNS.items()
         }
-        calls = {name: _step(fitted[0], setting) for name, fitted in models.items()}
-        timings = interleaved(calls, repeats=5 if short else 20)
+        calls = {name: _make_step(fitted[0], setting) for name, fitted in models.items()}
+        timings = time_interleaved(calls, repeats=5 if short else 20)
         metric = TASKS[setting.dataset].metric
         sign = -1 if metric == "mse" else 1
-        shown = {
+        scores = {
             name: sign * fmean(model.history_[-1]["validation_score"] for model in fitted)
             for name, fitted in models.items()
         }
         reference = next(iter(timings.values())).median_ms
-        found = timed_rows(task, timings, epochs=2 if short else epochs)
-        for row in found:
+        task_rows = make_timing_rows(task, timings, epochs=2 if short else epochs)
+        for row in task_rows:
             row["ratio_to_morph"] = row["median_ms"] / reference
-            row[f"validation_{metric}"] = shown[row["candidate"]]
-        rows += found
+            row[f"validation_{metric}"] = scores[row["candidate"]]
+        rows += task_rows
     return rows
 
 
-def _step(model: Any, setting: Setting) -> Callable[[], Any]:  # noqa: ANN401
-    """Forward and backward, which is what training pays for."""
-    _, z0, times = query(model, setting)
+def _make_step(model: Any, setting: Setting) -> Callable[[], Any]:  # noqa: ANN401
+    """Makes a forward and backward pass, as in training."""
+    _, z0, times = make_query(model, setting)
     return lambda: model.model_.flow(z0, times).sum().backward()
 
 
-def _fitted(
+def _fit(
     setting: Setting,
     options: dict[str, Any],
     *,
     epochs: int,
     seed: int,
 ) -> Any:  # noqa: ANN401
-    data = problem(setting.dataset, setting.n_times, None)
-    params = preset_parameters(setting.dataset, "default", "morph") | {
+    data = load_problem(setting.dataset, setting.n_times, None)
+    params = TASKS[setting.dataset].parameters("default", "morph") | {
         "ode": "morph",
         "ode_options": {"inn": options},
         "max_epochs": epochs,

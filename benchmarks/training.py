@@ -3,14 +3,24 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.rows import Row, timed_rows
-from benchmarks.trajectories import CANDIDATES, IMITATION, LEARNED, available, problem, trained
-from latent_morph.descent import Descent
-from latent_morph.diagnostics import interleaved
+import numpy as np
+from torch import nn
+
+from benchmarks.rows import Row, make_timing_rows
+from benchmarks.trajectories import (
+    CANDIDATES,
+    IMITATION,
+    LEARNED,
+    list_available,
+    load_problem,
+    train_estimator,
+)
+from latent_morph.diagnostics import time_interleaved
 from latent_morph.estimators import DynamicsRegressor
-from latent_morph.experiments.dynamics import resampled
-from latent_morph.losses import RolloutLoss
-from latent_morph.series import SeriesBatch
+from latent_morph.experiments.dynamics import resample
+from latent_morph.losses import RolloutLoss, Step
+from latent_morph.series import Examples, SeriesBatch
+from latent_morph.training import make_optimizer
 
 TITLE = "A step of training on all trajectories, from their own starts"
 
@@ -29,11 +39,11 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
     and with as many as the paper seems to have had.
     """
     rows: list[Row] = []
-    for task in available(LEARNED, only):
-        few = problem(task).train_X
+    for task in list_available(LEARNED, only):
+        few = load_problem(task).train_X
         sizes = {task: few}
         for n_times in sorted({RECORDED[task], PAPER}) if task in IMITATION else ():
-            sizes[f"{task} {n_times}"] = resampled(few, n_times)
+            sizes[f"{task} {n_times}"] = resample(few, n_times)
         for title, X in sizes.items():
             rows += _measured(title, task, X, short=short)
     return rows
@@ -42,22 +52,28 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
 def _measured(title: str, task: str, X: SeriesBatch, *, short: bool) -> list[Row]:
     names = [name for name in CANDIDATES if not (short and name == "morph-paper")]
     seconds = 1.0 if short else 10.0
-    steps = {name: _step(trained(task, name, X, seconds=seconds, restarts=0), X) for name in names}
+    steps = {
+        name: _step(train_estimator(task, name, X, seconds=seconds, restarts=0), X)
+        for name in names
+    }
     # A long step needs fewer repeats to be told from the noise.
     repeats = 2 if X.n_times > 300 else 16
     repeats *= 1 if short else 2
-    timings = interleaved(steps, repeats=repeats, in_a_row=IN_A_ROW)
-    return timed_rows(title, timings, trajectories=len(X), n_times=X.n_times)
+    timings = time_interleaved(steps, repeats=repeats, batch_calls=IN_A_ROW)
+    return make_timing_rows(title, timings, trajectories=len(X), n_times=X.n_times)
 
 
 def _step(estimator: DynamicsRegressor, X: SeriesBatch) -> Callable[[], Any]:
     model = estimator.model_.float().train()
-    batch = estimator._scaled(X)
-    objective = RolloutLoss(estimator.loss)
-    descent = Descent(model, learning_rate=1e-6, gradient_clip=1.0)
+    examples = Examples(estimator._scale(X))
+    loss = RolloutLoss(estimator.loss)
+    optimizer = make_optimizer(model, "adamw", learning_rate=1e-6, weight_decay=1e-4)
+    now = Step(0.5, None, np.random.RandomState(0))
 
     def step() -> None:
-        descent.gradient(objective(model(batch, sample=True)).total)
-        descent.move()
+        optimizer.zero_grad()
+        loss(model, examples, now).total.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
 
     return step

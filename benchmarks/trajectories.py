@@ -1,4 +1,4 @@
-"""ODEs learned from trajectories: the tasks, the methods compared, and models of them."""
+"""Tasks of learning ODEs from trajectories: data, candidates and trained estimators."""
 
 import sys
 from functools import cache
@@ -7,19 +7,21 @@ from typing import Any
 from benchmarks.models import TOLERANCE
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.estimators.dynamics import ODE_DEFAULTS
-from latent_morph.experiments.dynamics import DYNAMICS, Problem
-from latent_morph.experiments.tasks import Request
+from latent_morph.experiments.dynamics import DynamicsTask
+from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.task import Problem, Request
 from latent_morph.flows import METHODS
 from latent_morph.series import SeriesBatch
 from latent_morph.training import TrainingError
 
+DYNAMICS = {name: task for name, task in TASKS.items() if isinstance(task, DynamicsTask)}
 LEARNED = tuple(DYNAMICS)
-IMITATION = tuple(name for name, task in DYNAMICS.items() if task.stable)
+IMITATION = tuple(name for name, task in DYNAMICS.items() if task.is_stable)
 SOLVERS = ("euler", "midpoint", "rk4", "dopri5")
 
-# Name of a method: the ODE, and options beyond the default preset's. Solvers integrate the paper's
-# network of five hidden layers of 150 units. "morph" may interpolate to the tolerance that the
-# adaptive solvers have; "morph-exact" may not; "morph-paper" has the paper's invertible network.
+# Name of a candidate: the ODE, and options beyond the preset. Solvers integrate the paper's
+# network of five hidden layers of 150 units. "morph" may interpolate within the tolerance of the
+# adaptive solvers; "morph-exact" may not; "morph-paper" has the paper's invertible network.
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "morph": ("morph", {"dense_output": TOLERANCE}),
     "morph-exact": ("morph", {}),
@@ -30,30 +32,30 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @cache
-def problem(task: str, protocol: str | None = None, seed: int = 0) -> Problem:
-    """The trajectories, loaded once."""
+def load_problem(task: str, protocol: str | None = None, seed: int = 0) -> Problem:
+    """Loads the trajectories, once."""
     return DYNAMICS[task].load(Request(protocol=protocol, seed=seed))
 
 
-def available(names: tuple[str, ...], only: str | None) -> list[str]:
-    """The tasks asked for; unless it was asked for by name, one without its file is left out."""
-    found = []
+def list_available(names: tuple[str, ...], only: str | None) -> list[str]:
+    """Lists the tasks whose files exist; a missing file of task `only` is an error."""
+    tasks = []
     for name in names:
         if only not in (None, name):
             continue
         try:
-            problem(name)
-        except FileNotFoundError as absent:
+            load_problem(name)
+        except FileNotFoundError as error:
             if only is not None:
                 raise
-            print(f"{name} is left out: {absent}", file=sys.stderr)
+            print(f"{name} is skipped: {error}", file=sys.stderr)
         else:
-            found.append(name)
-    return found
+            tasks.append(name)
+    return tasks
 
 
-def parameters(task: str, candidate: str) -> dict[str, Any]:
-    """The estimator's parameters: the task's default preset with the candidate's options."""
+def get_parameters(task: str, candidate: str) -> dict[str, Any]:
+    """Returns the task's default preset with the candidate's options."""
     ode, options = CANDIDATES[candidate]
     params = DYNAMICS[task].parameters("default", ode)
     if ode not in METHODS:
@@ -61,7 +63,7 @@ def parameters(task: str, candidate: str) -> dict[str, Any]:
     return params | {"ode": ode}
 
 
-def trained(
+def train_estimator(
     task: str,
     candidate: str,
     X: SeriesBatch,
@@ -69,15 +71,15 @@ def trained(
     seconds: float,
     **changes: Any,  # noqa: ANN401
 ) -> DynamicsRegressor:
-    """An estimator trained for `seconds`, however many steps that allows.
+    """Trains an estimator for `seconds`.
 
-    A solver's gradients can explode, whatever their length is cut to: then it learns more slowly.
+    If gradients of a solver explode in spite of clipping, the learning rate is divided by ten.
     """
-    params = parameters(task, candidate) | {"random_state": 0} | changes
+    params = get_parameters(task, candidate) | {"random_state": 0} | changes
     estimator = DynamicsRegressor(**params | {"budget": seconds, "max_epochs": 10**6})
     try:
         return estimator.fit(X)
-    except TrainingError as problem:
+    except TrainingError as error:
         rate = estimator.learning_rate / 10
-        print(f"{task}, {candidate}: {problem}; again with {rate:g}", file=sys.stderr)
+        print(f"{task}, {candidate}: {error}; retry with {rate:g}", file=sys.stderr)
         return estimator.set_params(learning_rate=rate).fit(X)

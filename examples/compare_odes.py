@@ -12,7 +12,7 @@ import numpy as np
 
 from latent_morph import FLOWS, LatentODEReconstructor, plots
 from latent_morph.datasets import make_periodic
-from latent_morph.diagnostics import interleaved
+from latent_morph.diagnostics import time_interleaved
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # The same question to each, in turn, so that a busy machine hurts all alike.
     times = np.linspace(0, 5, 300)
-    timings = interleaved(
+    timings = time_interleaved(
         {
             ode: lambda model=model: model.predict(waves.data[60:], times)
             for ode, model in models.items()

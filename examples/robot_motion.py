@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ends = model.predict(starts, times=[1e6])[:, -1]
     print(f"Furthest end from the goal, of 12 new starts: {np.abs(ends - GOAL).max():.1e}")
 
-    ax = plots.plot_vector_field(model, X[:5], names=("x (m)", "y (m)"), room=0.4)
+    ax = plots.plot_vector_field(model, X[:5], names=("x (m)", "y (m)"), margin=0.4)
     for path in model.predict(starts, times=np.linspace(0, 12, 400)):
         (line,) = ax.plot(*path.T, color="#228833", linewidth=1.1)
         ax.plot(*path[0], "o", color="#228833", markersize=3.5)

@@ -1,17 +1,17 @@
-"""Learning ODEs from the command line: figures, files, presets and messages."""
+"""The command line on dynamics: scores, files, presets and messages."""
 
 import json
 import os
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-import run_models
-from latent_morph import DynamicsRegressor
-from latent_morph.datasets import make_lotka_volterra
-from latent_morph.experiments import dynamics, report
-from latent_morph.experiments.dynamics import DYNAMICS
-from latent_morph.experiments.tasks import Request
+from latent_morph import DynamicsRegressor, datasets
+from latent_morph.experiments import cli, report, runs
+from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.task import Request
 from run_models import main
 
 NEEDS_DATA = pytest.mark.skipif(
@@ -21,15 +21,14 @@ SMALL = ["--ode-options", '{"inn": {"blocks": 2, "width": 8}}']
 
 
 @pytest.fixture
-def short(monkeypatch):
+def short_trajectories(monkeypatch):
     """References of a few points: the solver behind them is not what is tested here."""
     for name in ("make_lotka_volterra", "make_lorenz", "make_robertson"):
-        make = getattr(dynamics, name)
-        monkeypatch.setattr(
-            dynamics,
-            name,
-            lambda *args, make=make, **options: make(6, **options | {"refine": 2}),
+        make = getattr(datasets, name)
+        short = partial(
+            lambda make, **options: make(**options | {"n_times": 6, "refine": 2}), make
         )
+        monkeypatch.setattr(datasets, name, short)
 
 
 def run(*words, out):
@@ -41,7 +40,7 @@ def record_in(folder):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "ode", "words", "pictures"),
+    ("dataset", "ode", "words", "figures"),
     [
         ("lotka_volterra", "morph", SMALL, {"morphed_grid"}),
         ("lorenz", "morph-neural", [], set()),
@@ -59,8 +58,8 @@ def record_in(folder):
         ),
     ],
 )
-def test_every_data_set_runs_and_leaves_its_files(
-    dataset, ode, words, pictures, short, tmp_path, capsys
+def test_run_writes_files_of_every_dynamics_dataset(
+    dataset, ode, words, figures, short_trajectories, tmp_path, capsys
 ):
     code = run("--dataset", dataset, "--ode", ode, *words, out=tmp_path)
     printed = capsys.readouterr()
@@ -70,13 +69,13 @@ def test_every_data_set_runs_and_leaves_its_files(
     folder = tmp_path / f"{dataset}-{ode}"
     record = record_in(folder)
     assert record["dataset"] == dataset and record["ode"] == ode
-    assert np.isfinite(record["metrics"]["test"][DYNAMICS[dataset].metric])
+    assert np.isfinite(record["metrics"]["test"][TASKS[dataset].metric])
     assert ("mse_interpolation" in record["metrics"]["test"]) == (dataset == "lotka_volterra")
     assert record["timings"]["integration"]["mean_ms"] > 0
     assert (record["field_evaluations"] is None) == (ode not in ("morph-neural", "euler"))
     assert record["scaler"]["values"] == record["params"]["scale"]
     assert "synthetic stand-in" not in printed.out
-    expected = {"learning_curves", "phase_portrait", "coordinates"} | pictures
+    expected = {"learning_curves", "phase_portrait", "coordinates"} | figures
     if dataset == "imitation_s":
         expected |= {"vector_field"}
     assert {path.stem for path in folder.glob("*.png")} == expected
@@ -85,24 +84,27 @@ def test_every_data_set_runs_and_leaves_its_files(
         assert record["equilibrium"] is not None and record["source"] == "real"
 
 
-def test_the_saved_model_gives_the_recorded_figure(short, tmp_path, monkeypatch):
-    monkeypatch.setattr(dynamics, "draw", lambda *_: [])
+def test_saved_model_has_recorded_score(short_trajectories, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "draw", lambda *_: [])
     run("--dataset", "lotka_volterra", *SMALL, out=tmp_path)
     folder = tmp_path / "lotka_volterra-morph"
     model = DynamicsRegressor.load(folder / "model.safetensors")
-    truth = make_lotka_volterra(6, refine=2, random_state=0).unseen
+    truth = datasets.make_lotka_volterra(random_state=0).unseen
     path = model.predict(truth.values[:, 0].numpy(), truth.times[0].numpy())
     mse = np.square(path - truth.values.numpy()).mean()
     assert mse == pytest.approx(record_in(folder)["metrics"]["test"]["mse"], rel=1e-9)
 
 
-def test_all_compares_closed_forms_with_solvers(short, tmp_path, capsys, monkeypatch):
-    assert {"morph", "euler", "midpoint", "rk4", "dopri5"} <= set(dynamics.COMPARED)
-    monkeypatch.setattr(dynamics, "COMPARED", ("morph", "euler"))
-    monkeypatch.setattr(dynamics, "draw", lambda *_: [])  # drawn elsewhere, and slowly
+def test_ode_all_compares_closed_forms_with_solvers(
+    short_trajectories, tmp_path, capsys, monkeypatch
+):
+    assert {"morph", "euler", "midpoint", "rk4", "dopri5"} <= set(TASKS["lorenz"].compared_odes)
+    few = replace(TASKS["lorenz"], compared_odes=("morph", "euler"))
+    monkeypatch.setitem(TASKS, "lorenz", few)
+    monkeypatch.setattr(runs, "draw", lambda *_: [])  # drawn elsewhere, and slowly
     assert run("--dataset", "lorenz", "--ode", "all", out=tmp_path) == 0
     rows = json.loads((tmp_path / "lorenz-all" / "comparison.json").read_text())["rows"]
-    assert [row["ode"] for row in rows] == list(dynamics.COMPARED)
+    assert [row["ode"] for row in rows] == ["morph", "euler"]
     assert "test mae" in capsys.readouterr().out
     assert report.main([str(tmp_path)]) == 0
     assert "| mae " in capsys.readouterr().out
@@ -112,28 +114,16 @@ def test_all_compares_closed_forms_with_solvers(short, tmp_path, capsys, monkeyp
     ("value", "text"),
     [(0.92104, "0.9210"), (0.0062, "0.0062"), (1.354e-4, "1.35e-04"), (0.0, "0.0000")],
 )
-def test_small_figures_are_not_shown_as_zero(value, text):
-    assert report.figure(value) == text
+def test_format_score_shows_small_values(value, text):
+    assert report.format_score(value) == text
 
 
-def test_the_paper_preset_has_the_papers_settings(tmp_path):
-    arguments = run_models.parse(["--dataset", "imitation_c", "--preset", "paper"])
-    morph, solver = (run_models.plan(arguments, ode, tmp_path).params for ode in ("morph", "rk4"))
+def test_paper_preset_has_settings_of_dynamics():
+    arguments = cli.parse(["--dataset", "imitation_c", "--preset", "paper"])
+    morph, solver = (cli.make_parameters(arguments, ode) for ode in ("morph", "rk4"))
     assert morph["learning_rate"] == 1e-4 and morph["max_epochs"] == 5000
     assert morph["ode_options"] == {"inn": "paper", "spectrum": "real"} and morph["stable"]
     assert solver["ode_options"] == {"units": 150, "layers": 5} and "stable" not in solver
-
-
-@pytest.mark.parametrize("dataset", DYNAMICS)
-@pytest.mark.parametrize("preset", ["default", "paper"])
-@pytest.mark.parametrize("ode", dynamics.COMPARED)
-def test_presets_fit_their_estimator(dataset, preset, ode, tmp_path):
-    arguments = run_models.parse(["--dataset", dataset, "--preset", preset])
-    plan = run_models.plan(arguments, ode, tmp_path)
-    plan.params.setdefault("ode_options", None)
-    if plan.params["ode_options"] and plan.params["ode_options"].get("inn") == "paper":
-        plan.params["ode_options"] = None  # as large as the paper's takes seconds to build
-    dynamics.make_estimator(DYNAMICS[dataset], plan, resume=False, callbacks=[])
 
 
 @pytest.mark.parametrize(
@@ -144,14 +134,14 @@ def test_presets_fit_their_estimator(dataset, preset, ode, tmp_path):
         (["--dataset", "rober", "--ode", "rk4", "--stable", "true"], "needs an ode with a linear"),
     ],
 )
-def test_wrong_use_is_one_clear_line(words, message, tmp_path, capsys):
+def test_wrong_arguments_exit_with_message(words, message, tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert message in said and "Traceback" not in said
 
 
-def test_an_interrupted_run_goes_on(short, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(dynamics, "draw", lambda *_: [])
+def test_run_resumes_after_interrupt(short_trajectories, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "draw", lambda *_: [])
 
     def interrupt(self, history, settings):
         if len(history.rows) == 1:
@@ -159,7 +149,7 @@ def test_an_interrupted_run_goes_on(short, tmp_path, capsys, monkeypatch):
 
     words = ("--dataset", "lotka_volterra", *SMALL)
     with monkeypatch.context() as patch:
-        patch.setattr(run_models.Progress, "__call__", interrupt)
+        patch.setattr(cli.Progress, "__call__", interrupt)
         assert run(*words, out=tmp_path) == 130
     folder = tmp_path / "lotka_volterra-morph"
     assert main(["--resume", str(folder)]) == 0
@@ -168,8 +158,8 @@ def test_an_interrupted_run_goes_on(short, tmp_path, capsys, monkeypatch):
     assert first["metrics"] == second["metrics"]
 
 
-def test_splits_are_seventy_to_thirty_and_random_ones_follow_the_seed(monkeypatch):
-    def fetched(motion, **options):
+def test_demonstration_splits_follow_protocol_and_seed(monkeypatch):
+    def fetch(motion, **options):
         from sklearn.utils import Bunch
 
         from latent_morph import as_series
@@ -184,8 +174,8 @@ def test_splits_are_seventy_to_thirty_and_random_ones_follow_the_seed(monkeypatc
             source="real",
         )
 
-    monkeypatch.setattr(dynamics, "fetch_robot_demonstrations", fetched)
-    load = DYNAMICS["imitation_s"].load
+    monkeypatch.setattr(datasets, "fetch_robot_demonstrations", fetch)
+    load = TASKS["imitation_s"].load
     first, again, other = (
         load(Request(protocol="random", seed=seed)).test_X.values[:, 0, 0].tolist()
         for seed in (0, 0, 1)
@@ -197,11 +187,11 @@ def test_splits_are_seventy_to_thirty_and_random_ones_follow_the_seed(monkeypatc
 
 @NEEDS_DATA
 @pytest.mark.parametrize("motion", ["imitation_cube", "imitation_c"])
-def test_demonstrations_leap_only_where_that_was_asked_for(motion):
+def test_demonstrations_leap_only_under_protocol_leaps(motion):
     smooth, leaping = (
-        np.linalg.norm(np.diff(DYNAMICS[motion].load(request).test_X.values, axis=1), axis=2).max()
+        np.linalg.norm(np.diff(TASKS[motion].load(request).test_X.values, axis=1), axis=2).max()
         for request in (Request(), Request(protocol="leaps"))
     )
     assert smooth < 0.4 and leaping > 1  # cm from one of a thousand points to the next
-    note = DYNAMICS[motion].load(Request(protocol="leaps")).note
+    note = TASKS[motion].load(Request(protocol="leaps")).note
     assert "where rows are missing positions leap" in note

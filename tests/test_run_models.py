@@ -1,19 +1,30 @@
-"""The command line, as a user meets it: results, files, messages and exit codes."""
+"""The command line on latent ODEs: results, files, messages and exit codes."""
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-import run_models
-from latent_morph import FLOWS, LatentODEPointClassifier, LatentODEReconstructor
-from latent_morph.experiments import progress, report, tasks
-from latent_morph.experiments.dynamics import DYNAMICS
-from latent_morph.experiments.runs import timed_query
-from latent_morph.experiments.tasks import TASKS
+from latent_morph import (
+    FLOWS,
+    LatentODEClassifier,
+    LatentODEPointClassifier,
+    LatentODEReconstructor,
+    datasets,
+)
+from latent_morph.experiments import cli, progress, report, runs
+from latent_morph.experiments.latent import (
+    ClassificationTask,
+    ReconstructionTask,
+    timed_query,
+)
+from latent_morph.experiments.presets import PRESETS
+from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.task import Problem, Request
 from latent_morph.training import TrainingError
-from run_models import COMPARED, main
+from run_models import main
 
 SMALL = ["--hidden-dim", "8", "--latent-dim", "4", "--decoder-width", "8"]
 STAND_IN = ["--source", "synthetic", "--n-cases", "60"]
@@ -41,7 +52,7 @@ def record_in(folder):
         pytest.param("physionet", [], marks=NEEDS_DATA),
     ],
 )
-def test_every_data_set_runs_and_leaves_its_files(dataset, words, tmp_path, capsys):
+def test_run_writes_files_of_every_latent_dataset(dataset, words, tmp_path, capsys):
     assert run("--dataset", dataset, *words, out=tmp_path) == 0
     folder = tmp_path / f"{dataset}-morph"
     record = record_in(folder)
@@ -59,26 +70,26 @@ def test_every_data_set_runs_and_leaves_its_files(dataset, words, tmp_path, caps
     for part in ("encoder", "integration", "decoder"):
         assert record["timings"][part]["mean_ms"] > 0
     assert len((folder / "history.csv").read_text().splitlines()) == 3
-    pictures = {path.stem for path in folder.glob("*.png")}
+    figures = {path.stem for path in folder.glob("*.png")}
     expected = {"reconstructions"} if dataset == "periodic" else {"confusion", "example"}
-    assert pictures == {"learning_curves"} | expected
+    assert figures == {"learning_curves"} | expected
     assert not (folder / "checkpoint.pt").exists()
     printed = capsys.readouterr()
     assert f"test {metric}" in printed.out
     assert ("synthetic stand-in" in printed.out) == (words == STAND_IN)
 
 
-def test_the_saved_model_gives_the_recorded_figure(tmp_path):
+def test_saved_model_has_recorded_score(tmp_path):
     run(out=tmp_path)
     folder = tmp_path / "periodic-morph"
     model = LatentODEReconstructor.load(folder / "model.safetensors")
-    problem = TASKS["periodic"].load(tasks.Request(n_cases=120))
+    problem = TASKS["periodic"].load(Request(n_cases=120))
     found = -model.score(problem.test_X, problem.test_y)
     assert found == pytest.approx(record_in(folder)["metrics"]["test"]["mse"], rel=1e-4)
 
 
 @pytest.mark.parametrize("ode", FLOWS)
-def test_every_ode_trains(ode, tmp_path):
+def test_run_trains_every_ode(ode, tmp_path):
     assert run("--ode", ode, "--n-cases", "30", "--n-times", "20", out=tmp_path) == 0
     record = record_in(tmp_path / f"periodic-{ode}")
     assert np.isfinite(record["metrics"]["test"]["mse"])
@@ -87,24 +98,24 @@ def test_every_ode_trains(ode, tmp_path):
     )
 
 
-def test_all_prints_a_table_with_ratios_and_draws_it(tmp_path, capsys):
+def test_ode_all_prints_and_draws_comparison(tmp_path, capsys):
     assert run("--ode", "all", "--n-cases", "30", "--n-times", "20", out=tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("ODE")) :]
-    assert [line.split()[0] for line in table[1:]] == list(COMPARED)
+    assert [line.split()[0] for line in table[1:]] == list(TASKS["periodic"].compared_odes)
     rows = json.loads((tmp_path / "periodic-all" / "comparison.json").read_text())["rows"]
     assert rows[0]["ratio_to_morph"] == 1.0
     assert all(row["integration_ms_mean"] > 0 for row in rows)
     assert (tmp_path / "periodic-all" / "comparison.png").stat().st_size > 5000
 
 
-def test_json_is_all_of_standard_output(tmp_path, capsys):
+def test_json_is_only_standard_output(tmp_path, capsys):
     assert run("--json", out=tmp_path) == 0
     printed = capsys.readouterr().out
     assert json.loads(printed) == record_in(tmp_path / "periodic-morph")
 
 
-def test_the_same_seed_gives_the_same_figure(tmp_path):
+def test_same_seed_gives_same_metrics(tmp_path):
     for _ in range(2):
         run("--seed", "3", out=tmp_path)
     first, second = (
@@ -113,22 +124,83 @@ def test_the_same_seed_gives_the_same_figure(tmp_path):
     assert first == second
 
 
-def test_the_paper_preset_has_the_papers_settings(tmp_path):
-    arguments = run_models.parse(["--dataset", "activity", "--preset", "paper", "--ode", "dopri5"])
-    params = run_models.plan(arguments, "dopri5", tmp_path).params
+def test_paper_preset_has_settings_of_latent_odes():
+    arguments = cli.parse(["--dataset", "activity", "--preset", "paper", "--ode", "dopri5"])
+    params = cli.make_parameters(arguments, "dopri5")
     assert params["latent_dim"] == 15 and params["optimizer"] == "adamax"
     assert params["learning_rate"] == 1e-2 and params["max_epochs"] == 200
     assert params["ode_options"] == {"units": 500, "layers": 3}
-    assert run_models.plan(arguments, "morph", tmp_path).params["ode_options"]["inn"] == "paper"
+    assert params["encoder"] == "gru-ode"
+    assert params["encoder_options"] == {
+        "bidirectional": False,
+        "ode": "euler",
+        "ode_options": {"units": 500, "layers": 5},
+    }
+    morph = cli.make_parameters(arguments, "morph")
+    assert morph["ode_options"] == {"inn": "paper", "spectrum": "real"}
+    assert morph["learning_rate"] == 1e-3
 
 
-def test_what_is_given_wins_over_the_preset(tmp_path):
+def test_given_parameters_override_preset():
     words = ["--dataset", "activity", "--preset", "paper", "--latent-dim", "7", "--budget", "2.5"]
-    arguments = run_models.parse([*words, "--class-weight", "balanced", "--gradient-clip", "none"])
-    params = run_models.plan(arguments, "morph", tmp_path).params
+    arguments = cli.parse([*words, "--class-weight", "balanced", "--gradient-clip", "none"])
+    params = cli.make_parameters(arguments, "morph")
     assert (params["latent_dim"], params["budget"]) == (7, 2.5)
     assert (params["class_weight"], params["gradient_clip"]) == ("balanced", None)
     LatentODEPointClassifier(**params)._validate_params()
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ([], {"pool": 4, "dropout": 0.1}),
+        (["--encoder", "morph"], {"pool": 4, "dropout": 0.1}),
+        (["--encoder", "gru-ode"], None),
+        (["--preset", "paper", "--encoder", "morph"], None),
+        (["--encoder-options", '{"pool": 2}'], {"pool": 2}),
+        (["--encoder-options", "none"], None),
+        (
+            ["--encoder", "gru-ode", "--encoder-options", '{"bidirectional": false}'],
+            {"bidirectional": False},
+        ),
+    ],
+)
+def test_preset_encoder_options_go_with_encoder(words, options):
+    arguments = cli.parse(["--dataset", "ecg", *words])
+    params = cli.make_parameters(arguments, "morph")
+    assert params.get("encoder_options") == options
+    assert cli.plan(arguments, "morph").estimator.encoder_options == options
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(
+    ("dataset", "ode"), [(name, ode) for name, task in TASKS.items() for ode in task.compared_odes]
+)
+def test_presets_fit_estimator(dataset, preset, ode):
+    arguments = cli.parse(["--dataset", dataset, "--preset", preset])
+    assert cli.plan(arguments, ode).estimator.ode == ode
+
+
+def test_registry_entry_is_enough_for_new_dataset(tmp_path, monkeypatch, capsys):
+    X = datasets.make_periodic(30, 20, random_state=0).target
+
+    def load(request):
+        return Problem(
+            train_X=X[:20],
+            test_X=X[20:],
+            test_y=X[20:],
+            channel_names=["level"],
+            source="synthetic",
+            protocol="first",
+        )
+
+    task = ReconstructionTask(
+        load=load, protocols={"first": "the first twenty train"}, default={}, paper={}
+    )
+    monkeypatch.setitem(TASKS, "levels", task)
+    assert run("--dataset", "levels", out=tmp_path) == 0
+    assert report.main([str(tmp_path)]) == 0
+    assert "| levels | synthetic | first |" in capsys.readouterr().out
 
 
 class Interrupting(progress.Progress):
@@ -139,9 +211,9 @@ class Interrupting(progress.Progress):
         raise KeyboardInterrupt
 
 
-def test_ctrl_c_keeps_a_checkpoint_and_the_run_can_go_on(tmp_path, capsys, monkeypatch):
+def test_run_resumes_after_interrupt(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(run_models, "Progress", Interrupting)
+        patch.setattr(cli, "Progress", Interrupting)
         assert run("--max-epochs", "3", out=tmp_path) == 130
     folder = tmp_path / "periodic-morph"
     assert f"--resume {folder}" in capsys.readouterr().err
@@ -156,11 +228,11 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_run_can_go_on(tmp_path, capsys, monke
     assert resumed["metrics"] == whole["metrics"]
 
 
-def test_a_missing_file_is_replaced_aloud_or_not_at_all(tmp_path, capsys, monkeypatch):
-    def nowhere(**_):
+def test_missing_file_gets_stand_in_unless_source_is_real(tmp_path, capsys, monkeypatch):
+    def fetch(**_):
         raise FileNotFoundError("no ConfLongDemo_JSI.txt anywhere\nmore words")
 
-    monkeypatch.setattr(tasks, "fetch_activity", nowhere)
+    monkeypatch.setattr(datasets, "fetch_activity", fetch)
     assert run("--dataset", "activity", "--n-cases", "60", out=tmp_path) == 0
     printed = capsys.readouterr()
     assert (
@@ -193,30 +265,31 @@ def test_a_missing_file_is_replaced_aloud_or_not_at_all(tmp_path, capsys, monkey
         (["--ode-options", '{"speed": 3}'], 2, "unexpected keyword argument 'speed'"),
     ],
 )
-def test_wrong_use_is_one_clear_line(words, code, message, tmp_path, capsys):
+def test_wrong_arguments_exit_with_message(words, code, message, tmp_path, capsys):
     assert main([*words, "--quick", "--out", str(tmp_path / "runs")]) == code
     printed = capsys.readouterr()
     assert message in printed.err and printed.out == ""
     assert "Traceback" not in printed.err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
     "words", [["--dataset", "activty"], ["--ode", "morf"], ["--latentdim", "3"], ["--seed", "x"]]
 )
-def test_unknown_words_exit_with_2(words, capsys):
+def test_unknown_arguments_exit_with_usage(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
     assert "usage:" in capsys.readouterr().err
 
 
-def test_an_unusable_out_folder_is_said_at_once(tmp_path, capsys):
+def test_out_that_is_a_file_exits_with_message(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["--quick", "--out", str(tmp_path / "file")]) == 1
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 
-def test_help_shows_the_estimators_own_defaults(capsys):
+def test_help_shows_defaults_of_estimator(capsys):
     with pytest.raises(SystemExit):
         main(["--dataset", "ecg", "--help"])
     text = " ".join(capsys.readouterr().out.split())
@@ -224,23 +297,23 @@ def test_help_shows_the_estimators_own_defaults(capsys):
     assert "--class-weight VALUE default None" in text and "--hidden-dim VALUE default 64" in text
 
 
-@pytest.mark.parametrize("dataset", [*TASKS, *DYNAMICS])
-def test_help_says_what_every_protocol_is(dataset, capsys):
+@pytest.mark.parametrize("dataset", TASKS)
+def test_help_explains_every_protocol(dataset, capsys):
     with pytest.raises(SystemExit):
         main(["--dataset", dataset, "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    for name, what in (TASKS | DYNAMICS)[dataset].protocols.items():
+    for name, what in TASKS[dataset].protocols.items():
         assert f"{name}: {what}" in shown
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (125, "2:05"), (3725, "1:02:05")]
 )
-def test_clock(seconds, text):
-    assert progress.clock(seconds) == text
+def test_format_duration(seconds, text):
+    assert progress.format_duration(seconds) == text
 
 
-def test_report_lists_the_runs_of_a_folder(tmp_path, capsys):
+def test_report_lists_runs_of_folder(tmp_path, capsys):
     assert report.main([str(tmp_path)]) == 1
     assert "no record.json below" in capsys.readouterr().err
     run(out=tmp_path)
@@ -248,11 +321,11 @@ def test_report_lists_the_runs_of_a_folder(tmp_path, capsys):
     capsys.readouterr()
     assert report.main([str(tmp_path)]) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
-    assert len(rows) == 4 and {len(row) for row in rows if len(row) > 1} == {len(report.COLUMNS)}
+    assert len(rows) == 4 and {len(row) for row in rows} == {13}
     assert rows[2][0] == "| ecg" and rows[3][7].startswith("mse 0.")
 
 
-def test_resuming_a_finished_run_changes_nothing(tmp_path, capsys):
+def test_run_resumes_finished_run_unchanged(tmp_path, capsys):
     run("--json", out=tmp_path)
     folder = tmp_path / "periodic-morph"
     before = (folder / "record.json").read_bytes()
@@ -262,8 +335,8 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(before)
 
 
-def test_periodic_is_timed_at_all_of_its_times(tmp_path):
-    problem = TASKS["periodic"].load(tasks.Request(n_cases=40, n_times=60))
+def test_timed_query_has_all_target_times():
+    problem = TASKS["periodic"].load(Request(n_cases=40, n_times=60))
     estimator = LatentODEReconstructor(max_epochs=1, keep=0.1, random_state=0, hidden_dim=4)
     estimator.fit(problem.train_X)
     batch, times = timed_query(estimator, problem)
@@ -271,16 +344,17 @@ def test_periodic_is_timed_at_all_of_its_times(tmp_path):
     assert float(times.max()) == pytest.approx(1.0, abs=0.05)
 
 
-def test_one_failing_ode_does_not_stop_the_others(tmp_path, capsys, monkeypatch):
-    whole = run_models.run_one
+def test_ode_all_leaves_out_failing_ode(tmp_path, capsys, monkeypatch):
+    run_any = runs.run
 
-    def fragile(task, run_, problem, arguments):
-        if run_.ode == "euler":
+    def run_but_euler(experiment, *args, **options):
+        if experiment.ode == "euler":
             raise TrainingError("the loss is nan in epoch 1, batch 1 of 1")
-        return whole(task, run_, problem, arguments)
+        return run_any(experiment, *args, **options)
 
-    monkeypatch.setattr(run_models, "run_one", fragile)
-    monkeypatch.setattr(run_models, "COMPARED", ("morph", "euler", "linear"))
+    monkeypatch.setattr(runs, "run", run_but_euler)
+    few = replace(TASKS["periodic"], compared_odes=("morph", "euler", "linear"))
+    monkeypatch.setitem(TASKS, "periodic", few)
     assert run("--ode", "all", "--n-cases", "30", "--n-times", "20", out=tmp_path) == 0
     printed = capsys.readouterr()
     assert "euler failed and is left out: the loss is nan" in printed.err
@@ -288,12 +362,42 @@ def test_one_failing_ode_does_not_stop_the_others(tmp_path, capsys, monkeypatch)
     assert [line.split()[0] for line in table] == ["morph", "linear"]
 
 
-def test_a_data_home_that_is_no_folder(tmp_path, capsys):
+def test_data_home_that_is_no_folder_exits_with_message(tmp_path, capsys):
     assert main(["--dataset", "activity", "--data-home", str(tmp_path / "no")]) == 2
     assert "is no folder" in capsys.readouterr().err
 
 
-def test_no_arguments_mean_a_first_look_of_a_minute(tmp_path, capsys):
-    arguments = run_models.parse([])
+def test_no_arguments_mean_first_look(capsys):
+    arguments = cli.parse([])
     assert "No arguments: a first look" in capsys.readouterr().err
     assert (arguments.dataset, arguments.ode, arguments.budget) == ("periodic", "morph", 50)
+
+
+def test_run_builds_one_estimator_and_predicts_once(tmp_path, monkeypatch):
+    """A second look at the test set would double the time of what follows training."""
+    calls = []
+
+    def count(owner, name):
+        original = getattr(owner, name)
+
+        def counted(*args, **options):
+            calls.append(name)
+            return original(*args, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(cli, "make_estimator")
+    count(ClassificationTask, "predict")
+    count(LatentODEClassifier, "predict_proba")
+    count(LatentODEClassifier, "_outputs")
+    assert run("--dataset", "ecg", *STAND_IN, out=tmp_path) == 0
+    assert calls == ["make_estimator", "predict", "_outputs"]
+
+
+def test_wrong_options_are_found_before_data_are_loaded(tmp_path, monkeypatch):
+    def load(request):
+        raise AssertionError("loaded")
+
+    monkeypatch.setitem(TASKS, "periodic", replace(TASKS["periodic"], load=load))
+    assert main(["--ode-options", '{"speed": 3}', "--out", str(tmp_path / "runs")]) == 2
+    assert not (tmp_path / "runs").exists()

@@ -1,1 +1,1 @@
-"""The runs behind `run_models.py`: data sets, presets, progress and what is written down."""
+"""The runs behind `run_models.py`: tasks, presets, records, figures and the command line."""

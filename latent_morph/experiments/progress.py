@@ -21,7 +21,7 @@ class Progress:
         self.label = label
         self.stream = sys.stderr if stream is None else stream
         self.begin = time.perf_counter()
-        self.said_at = 0.0
+        self.shown_at = 0.0
         self.bar: Any = None
 
     def __enter__(self) -> "Progress":
@@ -31,11 +31,7 @@ class Progress:
             except ImportError:
                 return self
             self.bar = tqdm(
-                total=100,
-                desc=self.label,
-                file=self.stream,
-                leave=False,
-                bar_format=BAR,
+                total=100, desc=self.label, file=self.stream, leave=False, bar_format=BAR
             )
         return self
 
@@ -47,25 +43,25 @@ class Progress:
         row = history.rows[-1]
         epoch = int(row["epoch"])
         elapsed = time.perf_counter() - self.begin
-        left = remaining_seconds(history, settings, elapsed)
+        left = estimate_remaining(history, settings, elapsed)
         text = f"epoch {epoch}/{settings.max_epochs}  loss {row['train_loss']:.4f}"
         if "validation_score" in row:
             text += f"  validation {row['validation_score']:.4f}"
-        text += f"  {clock(elapsed)} so far, {clock(left)} left"
+        text += f"  {format_duration(elapsed)} so far, {format_duration(left)} left"
         if self.bar is not None:
             share = 100 * elapsed / max(elapsed + left, 1e-9)
             self.bar.bar_format = f"{BAR} {text}"
             self.bar.update(max(0.0, share - self.bar.n))
             self.bar.refresh()
-        elif epoch == 1 or left == 0 or elapsed - self.said_at >= 5:
+        elif epoch == 1 or left == 0 or elapsed - self.shown_at >= 5:
             # A log file wants to see life, not four hundred lines of it.
-            self.said_at = elapsed
+            self.shown_at = elapsed
             self.stream.write(f"{self.label}  {text}\n")
             self.stream.flush()
 
 
-def remaining_seconds(history: History, settings: Settings, elapsed: float) -> float:
-    """Until the last epoch or the end of the budget, whichever is first."""
+def estimate_remaining(history: History, settings: Settings, elapsed: float) -> float:
+    """Estimates seconds to the last epoch or the end of the budget, whichever is first."""
     typical = sum(row["seconds"] for row in history.rows) / len(history.rows)
     left = typical * (settings.max_epochs - len(history.rows))
     if settings.budget is not None:
@@ -73,8 +69,8 @@ def remaining_seconds(history: History, settings: Settings, elapsed: float) -> f
     return max(0.0, left)
 
 
-def clock(seconds: float) -> str:
-    """59 s, 2:05, 1:02:05."""
+def format_duration(seconds: float) -> str:
+    """Formats 59 s, 2:05, 1:02:05."""
     whole = int(round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -1,71 +1,86 @@
-"""A Markdown table of the runs in a folder: `python -m latent_morph.experiments.report FOLDER`."""
+"""Records as text; `python -m latent_morph.experiments.report FOLDER` makes a Markdown table."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from latent_morph.experiments.dynamics import DYNAMICS
-from latent_morph.experiments.tasks import TASKS
+from latent_morph.experiments.registry import TASKS
 from latent_morph.io.records import read_json
 
-COLUMNS = (
-    "data set",
-    "source",
-    "protocol",
-    "preset",
-    "ODE",
-    "encoder",
-    "seed",
-    "test score",
-    "epochs",
-    "training s",
-    "epoch s",
-    "integration ms",
-    "field evaluations",
-)
 
-
-def figure(value: float) -> str:
-    """A score in four decimals, or where these would show little of it in three digits."""
+def format_score(value: float) -> str:
+    """Formats a score in four decimals, or in three digits where these would show little of it."""
     return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
 
 
-def table(folder: Path) -> str:
-    """One row a record found below `folder`, sorted by data set and then in order of time."""
-    records = [read_json(path) for path in sorted(folder.rglob("record.json"), key=_written)]
-    if not records:
-        raise ValueError(f"no record.json below {folder}")
-    records.sort(key=lambda record: record["dataset"])
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
-    lines += ["| " + " | ".join(_cells(record)) + " |" for record in records]
+def format_data(dataset: str, source: str) -> str:
+    """Names the data of a result, and says so if they are a stand-in."""
+    stands_in = TASKS[dataset].is_stand_in(source)
+    return f"{dataset} (synthetic stand-in)" if stands_in else dataset
+
+
+def format_result(record: dict[str, Any]) -> str:
+    """Formats a run's test metrics in a line."""
+    test = record["metrics"]["test"].items()
+    scores = "  ".join(f"{name} {format_score(value)}" for name, value in test)
+    return (
+        f"{format_data(record['dataset'], record['source'])}, {record['ode']}, "
+        f"{record['preset']} preset, protocol {record['protocol']}: test {scores}  "
+        f"({record['epochs']['run']} epochs, {record['timings']['training_s']:.0f} s)"
+    )
+
+
+def format_comparison(title: str, metric: str, rows: Sequence[dict[str, Any]]) -> str:
+    """Formats the table of several ODEs below its title."""
+    lines = [
+        title,
+        f"{'ODE':<12} {'test ' + metric:>14} {'integration ms':>20} {'x morph':>9} "
+        f"{'field evals':>12} {'epochs':>7}",
+    ]
+    for row in rows:
+        spread = f"{row['integration_ms_mean']:.2f} ± {row['integration_ms_std']:.2f}"
+        ratio = "-" if row["ratio_to_morph"] is None else f"{row['ratio_to_morph']:.1f}"
+        lines.append(
+            f"{row['ode']:<12} {format_score(row['score']):>14} {spread:>20} {ratio:>9} "
+            f"{_or_dash(row['field_evaluations']):>12} {row['epochs']:>7}"
+        )
     return "\n".join(lines)
 
 
-def _written(path: Path) -> float:
-    return path.stat().st_mtime
+def format_records(folder: Path) -> str:
+    """Formats one row per record below `folder`, sorted by data set and then by time."""
+    paths = sorted(folder.rglob("record.json"), key=lambda path: path.stat().st_mtime)
+    if not paths:
+        raise ValueError(f"no record.json below {folder}")
+    records = sorted(map(read_json, paths), key=lambda record: record["dataset"])
+    rows = [_format_cells(record) for record in records]
+    lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _cells(record: dict[str, Any]) -> list[str]:
-    test, timings = record["metrics"]["test"], record["timings"]
-    metric = (TASKS | DYNAMICS)[record["dataset"]].metric
+def _format_cells(record: dict[str, Any]) -> dict[str, str]:
+    metric, timings = TASKS[record["dataset"]].metric, record["timings"]
     integration = timings["integration"]
-    evaluations = record["field_evaluations"]
-    return [
-        record["dataset"],
-        record["source"],
-        record["protocol"],
-        record["preset"],
-        record["ode"],
-        record["encoder"],
-        str(record["seed"]),
-        f"{metric} {figure(test[metric])}",
-        str(record["epochs"]["run"]),
-        f"{timings['training_s']:.0f}",
-        f"{timings['epoch_s']['mean']:.1f}",
-        f"{integration['mean_ms']:.2f} ± {integration['std_ms']:.2f}",
-        "-" if evaluations is None else str(evaluations),
-    ]
+    return {
+        "data set": record["dataset"],
+        "source": record["source"],
+        "protocol": record["protocol"],
+        "preset": record["preset"],
+        "ODE": record["ode"],
+        "encoder": record["encoder"],
+        "seed": str(record["seed"]),
+        "test score": f"{metric} {format_score(record['metrics']['test'][metric])}",
+        "epochs": str(record["epochs"]["run"]),
+        "training s": f"{timings['training_s']:.0f}",
+        "epoch s": f"{timings['epoch_s']['mean']:.1f}",
+        "integration ms": f"{integration['mean_ms']:.2f} ± {integration['std_ms']:.2f}",
+        "field evaluations": _or_dash(record["field_evaluations"]),
+    }
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("usage: python -m latent_morph.experiments.report FOLDER", file=sys.stderr)
         return 2
     try:
-        print(table(Path(words[0])))
+        print(format_records(Path(words[0])))
     except (OSError, ValueError) as problem:
         print(f"report: {problem}", file=sys.stderr)
         return 1

@@ -1,0 +1,296 @@
+"""The command behind `run_models.py`: its arguments, what it prints, and its exit codes."""
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from latent_morph.experiments import runs
+from latent_morph.experiments.presets import PRESETS, override
+from latent_morph.experiments.progress import Progress
+from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.report import format_comparison, format_data, format_result
+from latent_morph.experiments.runs import RESERVED, Experiment, Result, make_estimator
+from latent_morph.experiments.task import SOURCES, Problem, Request
+from latent_morph.flows import FLOWS, IntegrationError
+from latent_morph.io.records import new_run_folder, read_json, write_json
+from latent_morph.training import TrainingError
+
+QUICK_CASES, QUICK_EPOCHS = 120, 2
+LEAST_CASES = 20
+# Without any argument: something to see within a minute or so.
+FIRST_LOOK = ["--dataset", "periodic", "--ode", "morph", "--budget", "50"]
+
+
+def build_parser(dataset: str) -> argparse.ArgumentParser:
+    """Builds options of the command, and one for each parameter of the data set's estimator."""
+    task = TASKS[dataset]
+    parser = argparse.ArgumentParser(
+        prog="run_models.py",
+        description="Train a latent ODE on a data set and report: "
+        "`run_models.py --dataset activity --ode morph`.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="Defaults shown are those of the estimator; a preset may set others, and what is "
+        "given here wins.",
+    )
+    run = parser.add_argument_group("run")
+    run.add_argument(
+        "--dataset",
+        choices=list(TASKS),
+        default="periodic",
+        help="default periodic, which needs no file",
+    )
+    run.add_argument(
+        "--ode",
+        choices=[*FLOWS, "all"],
+        default="morph",
+        metavar="NAME",
+        help=f"the ODE: {', '.join(FLOWS)}; or all, to compare {', '.join(task.compared_odes)}",
+    )
+    run.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default="default",
+        help="our defaults, or the settings of the paper's appendix",
+    )
+    run.add_argument(
+        "--quick", action="store_true", help="a few series and epochs, to see everything work"
+    )
+    run.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of generated data, random splits, start and training; default 0",
+    )
+    run.add_argument("--out", type=Path, default=Path("runs"), help="folder for results")
+    run.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="continue the interrupted run in this folder, with its own arguments",
+    )
+    run.add_argument(
+        "--json",
+        action="store_true",
+        help="print the record, and nothing else, on standard output",
+    )
+    run.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="of torch; default 1, since the operations are small and more threads wait for each "
+        "other on a busy machine",
+    )
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--source",
+        choices=SOURCES,
+        default="auto",
+        help="auto takes the real file, or else a generated stand-in, and says so",
+    )
+    data.add_argument("--data-home", type=Path, help="folder with the data files")
+    protocols = "; ".join(f"{name}: {what}" for name, what in task.protocols.items())
+    data.add_argument(
+        "--protocol",
+        choices=task.protocols,
+        default=next(iter(task.protocols)),
+        help=protocols.replace("%", "%%"),
+    )
+    data.add_argument("--n-cases", type=int, help="take so many series")
+    # What was not given is absent: the data set or a preset has the default.
+    absent = argparse.SUPPRESS
+    if task.takes_n_times:
+        data.add_argument(
+            "--n-times", type=int, default=absent, help="points per series, default 100"
+        )
+    if task.takes_keep:
+        data.add_argument(
+            "--keep", type=float, default=absent, help="share of the points that is shown"
+        )
+    model = parser.add_argument_group(f"parameters of {task.estimator.__name__}")
+    for name, parameter in inspect.signature(task.estimator).parameters.items():
+        if name not in RESERVED and not (name == "keep" and task.takes_keep):
+            model.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=parse_value,
+                default=absent,
+                metavar="VALUE",
+                help=f"default {parameter.default}",
+            )
+    return parser
+
+
+def parse_value(text: str) -> Any:  # noqa: ANN401
+    """Parses a number, true, false, none, a JSON object, or else the text itself."""
+    if text.lower() == "none":
+        return None
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false") else text)
+    except json.JSONDecodeError:
+        return text
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parses the arguments; those of an interrupted run where one is to be continued."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        say(f"No arguments: a first look, as with {' '.join(FIRST_LOOK)} (--help for more)")
+        words = FIRST_LOOK
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--dataset", default="periodic")
+    dataset = first.parse_known_args(words)[0].dataset
+    arguments = build_parser(dataset if dataset in TASKS else "periodic").parse_args(words)
+    if arguments.resume is not None:
+        saved = read_json(arguments.resume / "arguments.json")
+        again = parse(saved["argv"])
+        again.resume, again.json = arguments.resume, arguments.json
+        return again
+    arguments.argv = words
+    return arguments
+
+
+def make_parameters(arguments: argparse.Namespace, ode: str) -> dict[str, Any]:
+    """Collects an estimator's parameters: the preset's, then what was given."""
+    task = TASKS[arguments.dataset]
+    names = inspect.signature(task.estimator).parameters.keys() - RESERVED
+    given = {name: value for name, value in vars(arguments).items() if name in names}
+    quick = {"max_epochs": QUICK_EPOCHS} if arguments.quick else {}
+    return override(task.parameters(arguments.preset, ode) | quick, given) | {"ode": ode}
+
+
+def plan(arguments: argparse.Namespace, ode: str) -> Experiment:
+    """Builds the one estimator of a run; bad parameters are found here."""
+    estimator = make_estimator(
+        TASKS[arguments.dataset], make_parameters(arguments, ode), arguments.seed
+    )
+    return Experiment(
+        arguments.dataset, ode, arguments.preset, arguments.seed, estimator, arguments.argv
+    )
+
+
+def make_request(arguments: argparse.Namespace) -> Request:
+    """Collects what is asked of the data set."""
+    names = {entry.name for entry in fields(Request)}
+    values = {name: value for name, value in vars(arguments).items() if name in names}
+    takes_n_cases = TASKS[arguments.dataset].takes_n_cases
+    if not takes_n_cases and arguments.n_cases is not None:
+        raise ValueError(f"--n-cases: {arguments.dataset} has the trajectories that it has")
+    if takes_n_cases and arguments.n_cases is None and arguments.quick:
+        values["n_cases"] = QUICK_CASES
+    if arguments.data_home is not None and not arguments.data_home.is_dir():
+        raise ValueError(f"--data-home {arguments.data_home} is no folder")
+    if arguments.n_cases is not None and arguments.n_cases < LEAST_CASES:
+        raise ValueError(f"--n-cases must be at least {LEAST_CASES}, got {arguments.n_cases}")
+    return Request(**values)
+
+
+def say(text: str) -> None:
+    """Writes progress to standard error; standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show(text: str, arguments: argparse.Namespace) -> None:
+    """Writes a result to standard output, unless that is for JSON alone."""
+    print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Runs the parsed command and returns its exit code."""
+    task = TASKS[arguments.dataset]
+    odes = task.compared_odes if arguments.ode == "all" else (arguments.ode,)
+    experiments = [plan(arguments, ode) for ode in odes]
+    if arguments.threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
+    torch.set_num_threads(arguments.threads)
+    problem = task.load(make_request(arguments))
+    if problem.note:
+        say(f"{arguments.dataset}: {problem.note}.")
+    folder = arguments.resume
+    if folder is None:
+        folder = new_run_folder(arguments.out, f"{arguments.dataset}-{arguments.ode}")
+        write_json(folder / "arguments.json", {"argv": arguments.argv})
+    say(
+        f"{format_data(arguments.dataset, problem.source)}: {len(problem.train_X)} series to "
+        f"learn from, {len(problem.test_X)} to test on; results go to {folder}"
+    )
+    try:
+        if arguments.ode == "all":
+            run_all(experiments, problem, folder, arguments)
+        else:
+            run_one(experiments[0], problem, folder, arguments)
+    except KeyboardInterrupt:
+        say(f"\nInterrupted. Continue with: python run_models.py --resume {folder}")
+        return 130
+    if arguments.json:
+        name = "comparison.json" if arguments.ode == "all" else "record.json"
+        print(json.dumps(read_json(folder / name)))
+    return 0
+
+
+def run_one(
+    experiment: Experiment, problem: Problem, folder: Path, arguments: argparse.Namespace
+) -> Result:
+    """Trains, scores, writes and draws one ODE."""
+    resume = arguments.resume is not None
+    with Progress(f"{experiment.dataset} {experiment.ode}") as progress:
+        result = runs.run(experiment, problem, folder, resume=resume, callbacks=[progress])
+    show(format_result(result.record), arguments)
+    try:
+        runs.draw(experiment, problem, result, folder)
+    except ImportError as missing:
+        say(f"No pictures: {missing}")
+    return result
+
+
+def run_all(
+    experiments: Sequence[Experiment],
+    problem: Problem,
+    folder: Path,
+    arguments: argparse.Namespace,
+) -> None:
+    """Runs each ODE in turn, leaves out those that fail, and compares the others."""
+    results = []
+    for experiment in experiments:
+        place = folder / experiment.ode
+        place.mkdir(exist_ok=True)
+        try:
+            results.append(run_one(experiment, problem, place, arguments))
+        except TrainingError as failure:
+            say(f"{experiment.ode} failed and is left out: {failure}")
+    if not results:
+        raise TrainingError("every ODE failed; the reasons are above")
+    task = TASKS[arguments.dataset]
+    rows = runs.compare(task, problem, results)
+    title = f"{format_data(arguments.dataset, problem.source)}, {arguments.preset} preset"
+    show(format_comparison(title, task.metric, rows), arguments)
+    records = [result.record for result in results]
+    write_json(folder / "comparison.json", {"title": title, "rows": rows, "records": records})
+    try:
+        from latent_morph import plots
+
+        axes = plots.plot_ode_table(rows, score_name=f"test {task.metric}")
+        axes.set_title(title)
+        plots.save_figure(axes, folder / "comparison.png")
+    except ImportError as missing:
+        say(f"No picture: {missing}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code: 0, 1 failed, 2 wrong use, 130 stopped."""
+    try:
+        return execute(parse(argv))
+    except KeyboardInterrupt:
+        say("\nInterrupted before training began; nothing was kept.")
+        return 130
+    except (ValueError, TypeError) as problem:
+        say(f"run_models.py: {problem}")
+        return 2
+    except (OSError, ImportError, IntegrationError, TrainingError) as problem:
+        say(f"run_models.py: {problem}")
+        return 1
