@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run test lint bench setup clean
+.PHONY: run test lint docs bench setup clean
 
 # The main job within about two minutes: Human Activity, or a generated stand-in without the file.
 run: setup
@@ -22,6 +22,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site in site/, with warnings as errors. The variable silences an announcement of the theme.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
 setup: $(STAMP)
 
 # Written last, so that an interrupted install starts over.
@@ -31,4 +35,4 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist site *.egg-info

@@ -1,15 +1,25 @@
-"""Every page of the documentation holds: its code runs, its links lead somewhere."""
+"""The documentation: the guide's code runs, links have targets, the reference is complete."""
 
 import doctest
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
+import latent_morph
+
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
-# The reference is made of docstrings, which run as doctests of their modules.
-WITH_CODE = [page for page in PAGES if "```" in page.read_text()]
+GUIDE = sorted((ROOT / "docs").glob("*.md"))
+# The reference is made from docstrings, which run as doctests of their modules.
+REFERENCE = sorted((ROOT / "docs" / "api").glob("*.md"))
+WITH_CODE = [page for page in GUIDE if "```" in page.read_text()]
+# What the pages of the reference show: `::: latent_morph.flows`, a module or an object.
+SHOWN = {
+    name
+    for page in REFERENCE
+    for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -31,7 +41,7 @@ def test_all_code_is_tested(page):
         assert kind == "python" and code.startswith(">>>"), code
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*GUIDE, *REFERENCE], ids=lambda page: page.stem)
 def test_links_and_pictures_exist(page):
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
@@ -46,15 +56,39 @@ def test_links_and_pictures_exist(page):
             assert place in anchors, target
 
 
+def is_module(name):
+    path = ROOT / name.replace(".", "/")
+    return (path / "__init__.py").exists() or path.with_suffix(".py").exists()
+
+
+@pytest.mark.parametrize("name", latent_morph.__all__)
+def test_public_names_are_in_the_reference(name):
+    public = getattr(latent_morph, name)
+    modules = [importlib.import_module(shown) for shown in SHOWN if is_module(shown)]
+    homes = [module for module in modules if name in getattr(module, "__all__", ())]
+    assert any(getattr(home, name) is public for home in homes), f"no page shows {name}"
+    if not callable(public):  # data have no docstring, and are shown only where they are named
+        assert any(f"{home.__name__}.{name}" in SHOWN for home in homes)
+
+
+def test_reference_shows_every_package_with_public_names():
+    packages = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in (ROOT / "latent_morph").glob("*/__init__.py")
+        if "__all__" in path.read_text()
+    }
+    assert packages - SHOWN == set()
+
+
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text()
-    assert [page.name for page in PAGES if f"({page.name})" not in index] == ["index.md"]
+    assert [page.name for page in GUIDE if f"({page.name})" not in index] == ["index.md"]
     scripts = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
     assert [name for name in scripts if f"`examples/{name}`" not in index] == []
 
 
 def test_pictures_are_small_and_shown():
-    text = "".join(page.read_text() for page in [*PAGES, ROOT / "README.md"])
+    text = "".join(page.read_text() for page in [*GUIDE, ROOT / "README.md"])
     for picture in (ROOT / "docs").glob("*.png"):
         assert f"{picture.name})" in text, f"{picture.name} is shown nowhere"
         assert picture.stat().st_size < 200_000
