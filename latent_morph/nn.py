@@ -48,13 +48,13 @@ def mlp(
     return nn.Sequential(*layers, last)
 
 
-def dropout(x: Tensor, share: float, *, training: bool) -> Tensor:
-    """Zeroes `share` of the entries of `x`, to the next 256th, and scales the others up.
+def dropout(x: Tensor, p: float, *, training: bool) -> Tensor:
+    """Zeroes a fraction `p` of the entries of `x`, to the next 256th, and scales the others up.
 
     A random byte decides on an entry: torch's own draws a number for each, which took longer than
     the layer around it.
     """
-    kept = round(256 * (1 - share))
+    kept = round(256 * (1 - p))
     if not training or kept == 256:
         return x
     words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)

@@ -432,11 +432,11 @@ def test_files_of_other_models_are_refused(tmp_path, spiral):
     with pytest.raises(ValueError, match="does not hold|must hold a LatentODEReconstructor"):
         LatentODEReconstructor.load(path)
     series = LatentODEReconstructor(hidden_dim=4, latent_dim=4, max_epochs=1).fit(spirals())
-    with pytest.raises(
-        ValueError, match="must hold a DynamicsRegressor, got a Latent"
-    ):
+    with pytest.raises(ValueError, match="must hold a DynamicsRegressor, got a Latent"):
         DynamicsRegressor.load(series.save(tmp_path / "series.safetensors"))
-    with pytest.raises(ValueError, match="ode must be a registered name to be saved, got a function"):
+    with pytest.raises(
+        ValueError, match="ode must be a registered name to be saved"
+    ):
         DynamicsRegressor(**TINY | {"ode": LinearFlow, "ode_options": None}).fit(spirals()).save(
             tmp_path / "function.safetensors"
         )

@@ -224,9 +224,7 @@ def test_solvers_are_refused_with_the_reason(tmp_path, ode):
 
 def test_the_other_encoder_is_refused(tmp_path):
     model = LatentODEClassifier(**TINY | {"encoder": "gru-ode"}).fit(*sines(12))
-    with pytest.raises(
-        ValueError, match="encoder must be 'morph' to be exported, got a GRU"
-    ):
+    with pytest.raises(ValueError, match="encoder must be 'morph' to be exported, got a GRU"):
         model.export(tmp_path / "model.onnx")
 
 
