@@ -87,8 +87,7 @@ def train(
             epoch_seed = seed * 1_000_003 + state.epoch
             generator.manual_seed(epoch_seed)
             begin = time.perf_counter()
-            if not model.training:  # to tell every part takes as long as a small operation each
-                model.train()
+            model.train()
             with seeded(epoch_seed):  # dropout draws from torch's own generator
                 row = _train_epoch(state, loss, train_examples, generator)
             row["train_seconds"] = time.perf_counter() - begin
