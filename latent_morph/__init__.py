@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         TrainingError,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Where each public name lives. Resolved on first use: `import latent_morph` costs nothing, and
 # a user of flows never waits for scikit-learn.
