@@ -1,6 +1,6 @@
 """Every implementation of each abstraction, ready for the tests of its laws.
 
-Parameters are moved away from their starting values, where half of the mathematics is invisible.
+Parameters are moved away from their initial values, which hide half of the mathematics.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ from latent_morph.flows import FLOWS, METHODS, Flow, FlowRecipe
 DIM = 3
 
 
-def stirred(module: nn.Module, *, amount: float = 0.1, seed: int = 0) -> nn.Module:
-    """The module in float64 with noise on every parameter, as training would leave it."""
+def perturb(module: nn.Module, *, amount: float = 0.1, seed: int = 0) -> nn.Module:
+    """Returns the module in float64 with noise added to every parameter, as after training."""
     generator = torch.Generator().manual_seed(seed)
     module = module.double()
     with torch.no_grad():
@@ -71,7 +71,7 @@ def build_flow(name: str, dim: int = DIM) -> Flow:
             options |= {"units": 8, "layers": 1}
     elif name in METHODS:
         options |= {"units": 8}
-    return stirred(FLOWS[name](dim, seed=0, **options) if name != "linear" else FLOWS[name](dim))
+    return perturb(FLOWS[name](dim, seed=0, **options) if name != "linear" else FLOWS[name](dim))
 
 
 ALL_FLOWS = tuple(FLOWS)
@@ -109,4 +109,4 @@ def build_encoder(name: str, flow: str = "linear", *, n_channels: int = 2) -> En
     """An encoder of latent size DIM with the flow of that name between observations."""
     torch.manual_seed(0)
     encoder = ALL_ENCODERS[name](n_channels, DIM, lambda dim: build_flow(flow, dim))
-    return stirred(encoder).eval()
+    return perturb(encoder).eval()

@@ -1,4 +1,4 @@
-"""The laws of `Bijection`, for every bijection there is."""
+"""The laws of `Bijection`, for every bijection."""
 
 import copy
 import pickle
@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from helpers import ALL_BIJECTIONS, states, stirred
+from helpers import ALL_BIJECTIONS, perturb, states
 
 from latent_morph.bijections import (
     FREIA_COUPLINGS,
@@ -24,8 +24,8 @@ EVERY = pytest.mark.parametrize("name", ALL_BIJECTIONS)
 SIZES = pytest.mark.parametrize("dim", [1, 2, 3, 6])
 
 
-def trained(bijection: Bijection, steps: int = 40) -> Bijection:
-    """A few steps of real training towards a map that is far from the identity."""
+def train_briefly(bijection: Bijection, steps: int = 40) -> Bijection:
+    """Trains the bijection for a few steps towards a map that is far from the identity."""
     bijection = bijection.double()
     x = states(64, dim=bijection.dim)
     optimizer = torch.optim.Adam(bijection.parameters(), lr=3e-3)
@@ -39,8 +39,8 @@ def trained(bijection: Bijection, steps: int = 40) -> Bijection:
 
 @EVERY
 @SIZES
-def test_inverse_after_training(name, dim):
-    warp, x = trained(ALL_BIJECTIONS[name](dim)), states(100, dim=dim, seed=5)
+def test_bijection_inverse_after_training(name, dim):
+    warp, x = train_briefly(ALL_BIJECTIONS[name](dim)), states(100, dim=dim, seed=5)
     assert (warp(x) - x).abs().max() > 1e-2  # it learned something
     torch.testing.assert_close(warp.inverse(warp(x)), x, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(warp(warp.inverse(x)), x, atol=1e-10, rtol=1e-10)
@@ -48,8 +48,8 @@ def test_inverse_after_training(name, dim):
 
 @EVERY
 @SIZES
-def test_leading_axes(name, dim):
-    warp, x = stirred(ALL_BIJECTIONS[name](dim)), states(2, 3, dim=dim)
+def test_bijection_leading_axes(name, dim):
+    warp, x = perturb(ALL_BIJECTIONS[name](dim)), states(2, 3, dim=dim)
     rows = torch.stack([torch.stack([warp(x[i, j]) for j in range(3)]) for i in range(2)])
     torch.testing.assert_close(warp(x), rows)
     assert warp.inverse(x[:, :0]).shape == (2, 0, dim)
@@ -57,7 +57,7 @@ def test_leading_axes(name, dim):
 
 @pytest.mark.parametrize("preset", ["compact", "paper", *FREIA_COUPLINGS])
 @pytest.mark.parametrize("dim", [1, 2, 3, 10])
-def test_inn_starts_as_the_identity(preset, dim):
+def test_make_inn_starts_as_identity(preset, dim):
     x = states(5, dim=dim)
     image = make_inn(dim, preset, width=16).double()(x)
     if preset == "all-in-one":  # which starts as a permutation
@@ -66,24 +66,24 @@ def test_inn_starts_as_the_identity(preset, dim):
 
 
 @EVERY
-def test_every_coordinate_moves_every_other(name):
+def test_bijection_mixes_all_coordinates(name):
     if name in ("deep", "all-in-one"):
         return  # these are too few blocks to mix six coordinates fully
-    warp = stirred(ALL_BIJECTIONS[name](6))
+    warp = perturb(ALL_BIJECTIONS[name](6))
     jacobian = torch.func.jacrev(warp)(states(dim=6))
     assert (jacobian.abs() > 1e-12).all()
 
 
 @EVERY
 @SIZES
-def test_pickle_and_copy(name, dim):
-    warp, x = stirred(ALL_BIJECTIONS[name](dim)), states(4, dim=dim)
+def test_bijection_pickle_and_deepcopy(name, dim):
+    warp, x = perturb(ALL_BIJECTIONS[name](dim)), states(4, dim=dim)
     if dim == 1 or name not in ("nice", "all-in-one"):  # in which FrEIA has lambdas
         assert torch.equal(pickle.loads(pickle.dumps(warp))(x), warp(x))
     assert torch.equal(copy.deepcopy(warp)(x), warp(x))
 
 
-def test_seed_leaves_every_random_state_alone():
+def test_make_inn_seed_keeps_rng_states():
     before = torch.random.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
     for preset in ("compact", *FREIA_COUPLINGS):
         first, second, other = (make_inn(6, preset, seed=s).state_dict() for s in (3, 3, 4))
@@ -96,8 +96,8 @@ def test_seed_leaves_every_random_state_alone():
 
 @pytest.mark.parametrize("coupling", FREIA_COUPLINGS)
 @pytest.mark.parametrize("dim", [2, 5])
-def test_freia_inn_runs_freias_own_modules(coupling, dim):
-    inn = stirred(make_inn(dim, coupling, seed=0))
+def test_freia_inn_runs_freia_modules(coupling, dim):
+    inn = perturb(make_inn(dim, coupling, seed=0))
     assert isinstance(inn, FreiaINN)
     calls = []
     for block in inn.blocks:
@@ -111,7 +111,7 @@ def test_freia_inn_runs_freias_own_modules(coupling, dim):
     assert len(calls) == len(inn.blocks)
 
 
-def test_paper_preset_has_the_papers_sizes():
+def test_make_inn_paper_preset_sizes():
     inn = make_inn(4, "paper")
     assert isinstance(inn, FreiaINN) and len(inn.blocks) == 5
     assert {type(block).__name__ for block in inn.blocks} == {"RNVPCouplingBlock"}
@@ -119,16 +119,16 @@ def test_paper_preset_has_the_papers_sizes():
     assert {layer.weight.shape for layer in layers} == {(1500, 2), (2, 1500)}
 
 
-def test_anchored_sends_the_origin_to_the_goal():
+def test_anchored_maps_origin_to_goal():
     goal = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     for seed in range(20):
-        warp = stirred(Anchored(make_inn(3, seed=seed), goal))
+        warp = perturb(Anchored(make_inn(3, seed=seed), goal))
         image = warp(torch.zeros(3, dtype=torch.float64))
         torch.testing.assert_close(image, goal, atol=1e-15, rtol=0)
 
 
 @pytest.mark.parametrize(
-    ("build", "error", "words"),
+    ("build", "error", "message"),
     [
         (lambda: make_inn(0), ValueError, "dim must be at least 1, got 0"),
         (lambda: make_inn(3, "papr"), ValueError, "preset must be one of .*did you mean 'paper'"),
@@ -144,6 +144,6 @@ def test_anchored_sends_the_origin_to_the_goal():
         (lambda: make_inn(3).inverse(torch.zeros(3).long()), TypeError, "y must be real floating"),
     ],
 )
-def test_bad_arguments(build, error, words):
-    with pytest.raises(error, match=words):
+def test_bijection_rejects_invalid_arguments(build, error, message):
+    with pytest.raises(error, match=message):
         build()

@@ -1,4 +1,4 @@
-"""Compiling changes speed and nothing else; without a compiler nothing changes at all."""
+"""Compiling changes only speed; without a compiler it changes nothing."""
 
 import copy
 import logging
@@ -14,14 +14,14 @@ from latent_morph.bijections.compiling import compile_bijections
 from latent_morph.flows import FLOWS
 
 
-def flow():
+def make_flow():
     return FLOWS["morph"](3, inn={"blocks": 1, "width": 4}, seed=0)
 
 
-@pytest.mark.filterwarnings("default")  # the compiler's own affairs
+@pytest.mark.filterwarnings("default")  # the compiler's own warnings
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_same_answers_and_gradients():
-    plain, fast = flow(), flow()
+def test_compile_bijections_keeps_outputs_and_gradients():
+    plain, fast = make_flow(), make_flow()
     assert compile_bijections(fast)
     for n in (3, 50):  # shapes may change
         z, times = torch.randn(n, 3), torch.linspace(0, 1, 7)
@@ -38,21 +38,21 @@ def test_same_answers_and_gradients():
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("goal", [None, [0.1, 0.2, 0.3]])
-def test_whole_flows_compile_and_learn(goal):
+def test_torch_compile_of_morph_flow_keeps_gradients(goal):
     plain = FLOWS["morph"](3, inn={"blocks": 1, "width": 4}, goal=goal, seed=0)
     fast = torch.compile(plain, backend="aot_eager")  # which needs no C++ compiler
     z, times = torch.randn(4, 3, requires_grad=True), torch.linspace(0, 1, 5)
-    found = [
+    gradients = [
         torch.autograd.grad(flow(z, times).square().sum(), [z, *plain.parameters()])
         for flow in (plain, fast)
     ]
-    for one, other in zip(*found, strict=True):
+    for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("goal", [None, [0.1, 0.2, 0.3]])
-def test_trajectories_go_through_what_was_compiled(monkeypatch, goal):
+def test_morph_flow_calls_compiled_bijection(monkeypatch, goal):
     """A compiled module that is called through another method is not compiled at all."""
     model = FLOWS["morph"](3, inn={"blocks": 1, "width": 4}, goal=goal, seed=0)
     network, calls = model.warp if goal is None else model.warp.bijection, []
@@ -69,7 +69,7 @@ def test_trajectories_go_through_what_was_compiled(monkeypatch, goal):
     assert calls
 
 
-def test_goes_on_without_a_compiler(monkeypatch, caplog):
+def test_classifier_compile_without_compiler(monkeypatch, caplog):
     def no_compiler(*args, **kwargs):
         raise RuntimeError("no C++ compiler found\nand much more")
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import states, stirred
+from helpers import perturb, states
 
 from latent_morph.bijections import Anchored, CouplingINN, FreiaINN, make_inn
 from latent_morph.bijections.coupling import PIECE_BYTES
@@ -16,7 +16,7 @@ GOALS = pytest.mark.parametrize("goal", [None, [1.0, -2.0, 0.5]], ids=["free", "
 
 
 def network(dim: int = 3, goal=None, **options):
-    inn = stirred(make_inn(dim, **{"blocks": 3, "width": 8, "seed": 0} | options))
+    inn = perturb(make_inn(dim, **{"blocks": 3, "width": 8, "seed": 0} | options))
     return inn if goal is None else Anchored(inn, torch.tensor(goal))
 
 
@@ -43,15 +43,15 @@ def freia_twin(ours: CouplingINN, **options) -> FreiaINN:
 def test_coupling_equals_freias_glow_block_with_gradients(dim, options, inverse):
     ours = network(dim, **options)
     theirs = freia_twin(ours, **options)
-    found = []
+    results = []
     for bijection in (ours, theirs):
         x = states(7, dim=dim).requires_grad_()
         image = apply(bijection, x, inverse=inverse)
         weight = states(7, dim=dim, seed=2)
         gradients = torch.autograd.grad((weight * image).sum(), [x, *bijection.parameters()])
         by_size = sorted(gradients[1:], key=lambda g: (g.numel(), float(g.sum())))
-        found.append([image, gradients[0], *by_size])
-    for one, other in zip(*found, strict=True):
+        results.append([image, gradients[0], *by_size])
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one.view(other.shape), other, atol=1e-12, rtol=1e-10)
 
 
@@ -92,7 +92,7 @@ def test_coupling_is_the_same_with_and_without_gradients(goal, inverse):
 
 @pytest.mark.parametrize("preset", ["compact", "glow"])
 def test_coupling_in_pieces_maps_the_same_points(preset):
-    inn, x = stirred(make_inn(3, preset, width=256, seed=0)), states(2, 1500)
+    inn, x = perturb(make_inn(3, preset, width=256, seed=0)), states(2, 1500)
     assert PIECE_BYTES // (inn.width * x.element_size()) < 3000
     with torch.inference_mode():
         image = inn(x)
@@ -103,7 +103,7 @@ def test_coupling_in_pieces_maps_the_same_points(preset):
 @WAYS
 @pytest.mark.parametrize("preset", ["compact", "rnvp"])
 def test_coupling_uses_permutations_that_were_loaded_later(preset, inverse):
-    one, other = (stirred(make_inn(5, preset, seed=seed)) for seed in (0, 1))
+    one, other = (perturb(make_inn(5, preset, seed=seed)) for seed in (0, 1))
     x = states(4, dim=5)
     apply(one, x, inverse=inverse)
     one.load_state_dict(other.state_dict())
@@ -121,7 +121,7 @@ def test_inverse_and_forward_agree_with_the_two_maps(goal):
 
 @GOALS
 def test_masked_trajectory_without_queries_has_zero_gradients(goal):
-    flow = stirred(FLOWS["morph"](3, goal=goal, seed=0))
+    flow = perturb(FLOWS["morph"](3, goal=goal, seed=0))
     z, mask = states(2).requires_grad_(), torch.zeros(2, 4, dtype=torch.bool)
     path = flow(z, torch.linspace(0, 1, 4), query_mask=mask)
     gradients = torch.autograd.grad(path.sum(), [z, *flow.parameters()], allow_unused=True)

@@ -1,4 +1,4 @@
-"""The laws of `Flow`, for every flow there is, and what every flow answers to bad input."""
+"""The laws of `Flow` and its errors on invalid input, for every registered flow."""
 
 import pickle
 
@@ -11,43 +11,43 @@ from latent_morph.flows import FLOWS
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.parametrize("name", ALL_FLOWS)]
 
 
-def close(left, right, tolerance):
+def assert_near(left, right, tolerance):
     torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance)
 
 
-def test_start(name):
+def test_flow_starts_at_z0(name):
     flow, z = build_flow(name), states(4)
     path = flow(z, torch.tensor([2.5]), t0=2.5)
-    close(path[:, 0], z, 1e-12)
+    assert_near(path[:, 0], z, 1e-12)
 
 
-def test_compose(name):
+def test_flow_composes(name):
     flow, z = build_flow(name), states(4)
     s, t = torch.tensor([0.4]), torch.tensor([0.3, 0.7])
-    close(flow(flow(z, s)[:, 0], t), flow(z, s + t), TOLERANCE[name])
+    assert_near(flow(flow(z, s)[:, 0], t), flow(z, s + t), TOLERANCE[name])
 
 
-def test_order_permuting_and_repeating_times(name):
+def test_flow_permuted_and_repeated_times(name):
     flow, z = build_flow(name), states(4)
     times = torch.tensor([0.1, 0.5, 0.7, 1.0])
     order = torch.tensor([2, 0, 0, 3, 1])
-    close(flow(z, times[order]), flow(z, times)[:, order], 1e-12)
+    assert_near(flow(z, times[order]), flow(z, times)[:, order], 1e-12)
 
 
-def test_tangent(name):
+def test_flow_tangent_is_field(name):
     flow, z, h = build_flow(name), states(4), 0.02
     before, here, after = flow(z, torch.tensor([0.5 - h, 0.5, 0.5 + h])).unbind(-2)
-    close((after - before) / (2 * h), flow.field(here), max(5e-2, 5 * TOLERANCE[name]))
+    assert_near((after - before) / (2 * h), flow.field(here), max(5e-2, 5 * TOLERANCE[name]))
 
 
-def test_times_before_the_start(name):
+def test_flow_times_before_start(name):
     flow, z = build_flow(name), states(4)
-    there_and_back = flow(flow(z, torch.tensor([0.5]))[:, 0], torch.tensor([-0.5, 0.2]))
-    close(there_and_back[:, 0], z, TOLERANCE[name])
-    close(there_and_back[:, 1], flow(z, torch.tensor([0.7]))[:, 0], TOLERANCE[name])
+    returned = flow(flow(z, torch.tensor([0.5]))[:, 0], torch.tensor([-0.5, 0.2]))
+    assert_near(returned[:, 0], z, TOLERANCE[name])
+    assert_near(returned[:, 1], flow(z, torch.tensor([0.7]))[:, 0], TOLERANCE[name])
 
 
-def test_times_of_each_series(name):
+def test_flow_times_per_series(name):
     flow, z = build_flow(name), states(2, 3)
     times = torch.rand(2, 3, 5, generator=torch.Generator().manual_seed(0)) * 1.5 - 0.5
     together = flow(z, times)
@@ -55,98 +55,98 @@ def test_times_of_each_series(name):
         [torch.stack([flow(z[i, j], times[i, j]) for j in range(3)]) for i in range(2)]
     )
     assert together.shape == (2, 3, 5, DIM)
-    # Adaptive solvers take one error norm over the batch: batch-mates matter, within tolerance.
-    close(together, alone, 1e-12 if name in CLOSED_FORMS else TOLERANCE[name])
+    # Adaptive solvers take one error norm over the batch: independence holds to tolerance.
+    assert_near(together, alone, 1e-12 if name in CLOSED_FORMS else TOLERANCE[name])
 
 
-def test_one_time_a_series_needs_no_union(name):
+def test_flow_one_time_per_series(name):
     flow, z = build_flow(name), states(6)
     times = torch.linspace(-0.5, 1.0, 6)
     each = torch.stack([flow(z[i], times[i : i + 1])[0] for i in range(6)])
-    close(flow(z, times.unsqueeze(-1))[:, 0], each, TOLERANCE[name])
+    assert_near(flow(z, times.unsqueeze(-1))[:, 0], each, TOLERANCE[name])
 
 
-def test_stepping_through_known_gaps(name):
+def test_flow_stepper_equals_forward(name):
     flow, z = build_flow(name), states(3)
     gaps = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
     step = flow.stepper(gaps)
     for k in (2, 0):
-        close(step(k, z), flow(z, gaps[k].unsqueeze(-1)).squeeze(-2), 1e-12)
+        assert_near(step(k, z), flow(z, gaps[k].unsqueeze(-1)).squeeze(-2), 1e-12)
 
 
-def test_start_time_of_each_series(name):
+def test_flow_t0_per_series(name):
     flow, z = build_flow(name), states(3)
     starts = torch.tensor([0.0, 0.5, -1.0])
     shifted = flow(z, torch.tensor([0.5, 1.0]), t0=starts)
-    close(shifted, flow(z, torch.tensor([0.5, 1.0]) - starts.unsqueeze(-1)), TOLERANCE[name])
+    assert_near(shifted, flow(z, torch.tensor([0.5, 1.0]) - starts.unsqueeze(-1)), TOLERANCE[name])
 
 
-def test_samples_share_the_times_of_their_series(name):
+def test_flow_samples_share_times_of_series(name):
     flow, z = build_flow(name), states(2, 3)
     times = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
-    both = flow(z, times)
-    assert both.shape == (2, 3, 4, DIM)
-    close(both[1], flow(z[1], times), TOLERANCE[name])
+    paths = flow(z, times)
+    assert paths.shape == (2, 3, 4, DIM)
+    assert_near(paths[1], flow(z[1], times), TOLERANCE[name])
 
 
 @pytest.mark.parametrize("own_times", [True, False])
-def test_rows_that_are_not_wanted_are_zero_and_change_nothing(name, own_times):
+def test_flow_query_mask_zeroes_masked_rows_only(name, own_times):
     flow, z = build_flow(name), states(2, 3)
     generator = torch.Generator().manual_seed(0)
     times = torch.rand(*((3, 4) if own_times else (4,)), generator=generator)
-    wanted = torch.rand(2, 3, 4, generator=generator) < 0.5
-    assert wanted.any() and not wanted.all()
-    found, everything = flow(z, times, query_mask=wanted), flow(z, times)
-    close(found[wanted], everything[wanted], 1e-12 if name in CLOSED_FORMS else TOLERANCE[name])
-    assert (found[~wanted] == 0).all()
+    mask = torch.rand(2, 3, 4, generator=generator) < 0.5
+    assert mask.any() and not mask.all()
+    masked, full = flow(z, times, query_mask=mask), flow(z, times)
+    assert_near(masked[mask], full[mask], 1e-12 if name in CLOSED_FORMS else TOLERANCE[name])
+    assert (masked[~mask] == 0).all()
     assert (flow(z, times, query_mask=torch.zeros(4, dtype=torch.bool)) == 0).all()
-    close(flow(z, times, query_mask=torch.ones(4, dtype=torch.bool)), everything, 0.0)
-    one = flow(
+    assert_near(flow(z, times, query_mask=torch.ones(4, dtype=torch.bool)), full, 0.0)
+    single = flow(
         z[0, 0], times[..., :4].reshape(-1)[:4], query_mask=torch.arange(4) < 2
     )  # no batch axes
-    assert one.shape == (4, z.shape[-1]) and (one[2:] == 0).all() and (one[:2] != 0).any()
+    assert single.shape == (4, z.shape[-1]) and (single[2:] == 0).all() and (single[:2] != 0).any()
 
 
-def test_a_mask_of_another_kind_or_shape_is_refused(name):
+def test_flow_rejects_invalid_query_mask(name):
     flow, z, times = build_flow(name), states(3), torch.rand(4)
     with pytest.raises(TypeError, match="query_mask must be a boolean tensor, got torch.float64"):
         flow(z, times, query_mask=torch.ones(4))
-    words = r"query_mask must .* broadcast to \(3, 4\), .* got shape \(2, 4\)"
-    with pytest.raises(ValueError, match=words):
+    message = r"query_mask must .* broadcast to \(3, 4\), .* got shape \(2, 4\)"
+    with pytest.raises(ValueError, match=message):
         flow(z, times, query_mask=torch.ones(2, 4, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
-def test_no_times(name, batch):
+def test_flow_without_times(name, batch):
     assert build_flow(name)(states(*batch), torch.zeros(0)).shape == (*batch, 0, DIM)
 
 
-def test_no_series(name):
+def test_flow_without_series(name):
     assert build_flow(name)(states(0), torch.zeros(5)).shape == (0, 5, DIM)
 
 
-def test_epoch_seconds_keep_their_precision_in_float32(name):
+def test_flow_epoch_seconds_in_float32(name):
     flow, z = build_flow(name).float(), states(2).float()
     now = 1.7e9
     late = flow(z, torch.tensor([now + 0.25, now + 0.5], dtype=torch.float64), t0=now)
-    close(late, flow(z, torch.tensor([0.25, 0.5])), 1e-4)
+    assert_near(late, flow(z, torch.tensor([0.25, 0.5])), 1e-4)
 
 
-def test_gradients_reach_every_parameter(name):
+def test_flow_gradients_reach_every_parameter(name):
     flow, z = build_flow(name), states(4).requires_grad_()
     flow(z, torch.tensor([0.3, 1.0])).square().sum().backward()
-    silent = [
+    without_gradient = [
         key
         for key, p in flow.named_parameters()
         if p.numel() and (p.grad is None or not p.grad.any())
     ]
-    assert not silent
+    assert not without_gradient
     assert z.grad is not None and z.grad.any()
 
 
-def test_gradcheck(name):
+def test_flow_gradcheck(name):
     if name == "scipy_solver":
-        # Its gradients come from integrating the adjoint: test_solver holds them to tolerance.
+        # Its gradients come from integrating the adjoint: test_solver.py compares them.
         return
     flow = build_flow(name, dim=2)
     parameters = dict(flow.named_parameters())
@@ -162,12 +162,12 @@ def test_gradcheck(name):
     )
 
 
-def test_pickle(name):
+def test_flow_pickle_round_trip(name):
     flow, z, times = build_flow(name), states(4), torch.tensor([0.3, 1.0])
-    close(pickle.loads(pickle.dumps(flow))(z, times), flow(z, times), 0.0)
+    assert_near(pickle.loads(pickle.dumps(flow))(z, times), flow(z, times), 0.0)
 
 
-def test_a_seed_fixes_the_start_and_touches_no_generator(name):
+def test_flow_seed_fixes_parameters_and_keeps_rng_state(name):
     options = {} if name == "linear" else {"seed": 7}
     state = torch.random.get_rng_state()
     first, second = FLOWS[name](DIM, **options), FLOWS[name](DIM, **options)
@@ -177,7 +177,7 @@ def test_a_seed_fixes_the_start_and_touches_no_generator(name):
 
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
-def test_sizes(name, dim):
+def test_flow_latent_dims(name, dim):
     flow = build_flow(name, dim=dim)
     assert flow(states(4, dim=dim), torch.tensor([0.1, 0.2])).isfinite().all()
 
@@ -187,7 +187,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.mark.parametrize(
-    ("z0", "times", "t0", "error", "words"),
+    ("z0", "times", "t0", "error", "message"),
     [
         (states(4, dim=2), TIMES, 0.0, ValueError, r"z0 must have a last axis of size 3, got .*2"),
         (torch.tensor(1.0), TIMES, 0.0, ValueError, "z0 must have a last axis of size 3"),
@@ -212,24 +212,24 @@ NAN, INF = float("nan"), float("inf")
         (GOOD, TIMES, NAN, ValueError, "t0 must be finite"),
     ],
 )
-def test_bad_queries(name, z0, times, t0, error, words):
-    with pytest.raises(error, match=words):
+def test_flow_rejects_invalid_queries(name, z0, times, t0, error, message):
+    with pytest.raises(error, match=message):
         build_flow(name)(z0, times, t0=t0)
 
 
-def test_bad_fields(name):
+def test_flow_field_rejects_other_latent_dim(name):
     with pytest.raises(ValueError, match="z must have a last axis of size 3, got shape"):
         build_flow(name).field(states(4, dim=2))
 
 
 @pytest.mark.parametrize(
-    ("dim", "error", "words"),
+    ("dim", "error", "message"),
     [
         (0, ValueError, "latent_dim must be at least 1, got 0"),
         (2.0, TypeError, "latent_dim must be a whole number, got 2.0"),
         (True, TypeError, "latent_dim must be a whole number"),
     ],
 )
-def test_bad_sizes(name, dim, error, words):
-    with pytest.raises(error, match=words):
+def test_flow_rejects_invalid_latent_dim(name, dim, error, message):
+    with pytest.raises(error, match=message):
         FLOWS[name](dim)

@@ -1,8 +1,8 @@
-"""Losses are the textbook's numbers over what was observed, and nothing else."""
+"""Losses equal the textbook formulas over observed values, and ignore all others."""
 
 import pytest
 import torch
-from test_encoders import padded, ragged, with_values
+from test_encoders import pad_batch, ragged_batch, replace_values
 from test_models import build
 from torch import distributions
 from torch.nn import functional as F
@@ -21,15 +21,17 @@ def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def test_likelihood_is_the_mean_over_observed_values():
+def test_negative_log_likelihood_is_mean_over_observed_values():
     mean, values, std = random(2, 3, 2), random(2, 3, 2, seed=1), torch.tensor([0.5, 2.0]).double()
     mask = torch.tensor([[[1, 1], [0, 1], [0, 0]], [[1, 0], [0, 0], [0, 0]]]).bool()
     each = -distributions.Normal(mean, std).log_prob(values)
-    wanted = torch.stack([each[i][mask[i]].mean() for i in range(2)])
-    torch.testing.assert_close(negative_log_likelihood(Emission(mean, std), values, mask), wanted)
+    expected = torch.stack([each[i][mask[i]].mean() for i in range(2)])
+    torch.testing.assert_close(
+        negative_log_likelihood(Emission(mean, std), values, mask), expected
+    )
 
 
-def test_likelihood_of_nothing_is_zero_even_where_values_are_absurd():
+def test_negative_log_likelihood_without_observations_is_zero():
     std = torch.ones(2, requires_grad=True)
     emission = Emission(torch.zeros(1, 3, 2, requires_grad=True), std)
     mask = torch.zeros(1, 3, 2, dtype=torch.bool)
@@ -39,14 +41,14 @@ def test_likelihood_of_nothing_is_zero_even_where_values_are_absurd():
     assert not emission.mean.grad.any() and not std.grad.any()
 
 
-def test_divergence_is_torchs():
+def test_kl_from_standard_normal_matches_torch():
     encoding = Encoding(random(4, 3), random(4, 3, seed=1).exp(), random(4, 1, 1))
     posterior = distributions.Normal(encoding.mean, encoding.std)
-    wanted = distributions.kl_divergence(posterior, distributions.Normal(0.0, 1.0)).sum(-1)
-    torch.testing.assert_close(kl_from_standard_normal(encoding), wanted)
+    expected = distributions.kl_divergence(posterior, distributions.Normal(0.0, 1.0)).sum(-1)
+    torch.testing.assert_close(kl_from_standard_normal(encoding), expected)
 
 
-def test_cross_entropy_of_series_and_of_points():
+def test_cross_entropy_of_series_and_points():
     logits, labels = random(2, 3, 4), torch.tensor([[0, 3, -1], [2, -1, -1]])
     factors = torch.tensor([1.0, 2.0, 3.0, 4.0]).double()
     per_case = cross_entropy(logits, labels, None)
@@ -58,15 +60,15 @@ def test_cross_entropy_of_series_and_of_points():
     assert cross_entropy(logits, torch.full((2, 3), -1), None).tolist() == [0.0, 0.0]
 
 
-def test_the_total_is_the_weighted_sum_of_its_parts():
-    model, batch, labels = build("series"), ragged(), torch.tensor([0, 3, -1])
+def test_latent_ode_loss_is_weighted_sum_of_parts():
+    model, batch, labels = build("series"), ragged_batch(), torch.tensor([0, 3, -1])
     output = model(batch)
     function = LatentODELoss(reconstruction_weight=0.5, kl_weight=2.0, classification_weight=3.0)
     loss = function.evaluate(output, batch, labels, kl_factor=0.25)
     nll = negative_log_likelihood(output.emission, batch.values, batch.mask)
     kl = kl_from_standard_normal(output.encoding)
     entropy = cross_entropy(output.logits, labels, None)
-    n_values = torch.tensor([5, 3, 10])  # what `ragged` observes
+    n_values = torch.tensor([5, 3, 10])  # observed values per case of `ragged_batch`
     each = 0.5 * nll + 2.0 * 0.25 * kl / n_values + 3.0 * entropy
     torch.testing.assert_close(loss.total, each.mean())
     torch.testing.assert_close(loss.parts["nll"], nll.detach().mean())
@@ -78,8 +80,8 @@ def test_the_total_is_the_weighted_sum_of_its_parts():
     torch.testing.assert_close(weighted.parts["nll"], ((2 * nll[0] + nll[1]) / 3).detach())
 
 
-def test_a_weight_counts_in_a_batch_of_one():
-    model, one = build("series"), ragged()[[0]]
+def test_latent_ode_loss_weight_in_batch_of_one():
+    model, one = build("series"), ragged_batch()[[0]]
     output, labels = model(one), torch.tensor([1])
     single, double = (
         LatentODELoss().evaluate(output, one, labels, weight=torch.tensor([w])).total
@@ -89,13 +91,13 @@ def test_a_weight_counts_in_a_batch_of_one():
 
 
 @pytest.mark.parametrize("head", ["series", "points"])
-def test_neither_padding_nor_unobserved_values_move_loss_or_gradient(head):
-    model, batch = build(head), ragged()
+def test_latent_ode_loss_ignores_padding_and_unobserved_values(head):
+    model, batch = build(head), ragged_batch()
     labels = torch.tensor([0, 3, 1])
     if head == "points":
         labels = torch.where(batch.present, labels.unsqueeze(1), -1)
-    noisy = with_values(batch, torch.where(batch.mask, batch.values, 1e30))
-    wide = padded(batch, 3)
+    noisy = replace_values(batch, torch.where(batch.mask, batch.values, 1e30))
+    wide = pad_batch(batch, 3)
     wide_labels = F.pad(labels, (0, 3), value=-1) if head == "points" else labels
     results = []
     for case, codes in ((batch, labels), (noisy, labels), (wide, wide_labels)):
@@ -107,7 +109,7 @@ def test_neither_padding_nor_unobserved_values_move_loss_or_gradient(head):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-def test_labels_need_a_head():
-    model, batch = build(), ragged()
+def test_latent_ode_loss_rejects_labels_without_head():
+    model, batch = build(), ragged_batch()
     with pytest.raises(ValueError, match="labels must be None for a model without a head"):
         LatentODELoss().evaluate(model(batch), batch, torch.zeros(3, dtype=torch.int64))

@@ -1,9 +1,9 @@
-"""The latent ODE: what reaches which output, and what must not."""
+"""LatentODE: which inputs affect which outputs, and which must not."""
 
 import pytest
 import torch
-from helpers import DIM, build_encoder, build_flow, states, stirred
-from test_encoders import padded, ragged, with_values
+from helpers import DIM, build_encoder, build_flow, perturb, states
+from test_encoders import pad_batch, ragged_batch, replace_values
 
 from latent_morph.models import LatentODE
 from latent_morph.models.decoders import Decoder, PointHead, SeriesHead
@@ -17,22 +17,22 @@ def build(head=None, reads="trajectory+context", noise_std="learned"):
     last = None
     if head is not None:
         last = HEADS[head](DIM, encoder.state_dim, 4, head=reads, width=5).double()
-    decoder = stirred(Decoder(DIM, 2, width=5, noise_std=noise_std))
+    decoder = perturb(Decoder(DIM, 2, width=5, noise_std=noise_std))
     return LatentODE(encoder, build_flow("morph"), decoder, last)
 
 
 @pytest.mark.parametrize(
     ("head", "shape"), [(None, None), ("series", (3, 4)), ("points", (3, 5, 4))]
 )
-def test_shapes(head, shape):
-    output = build(head)(ragged())
+def test_latent_ode_output_shapes(head, shape):
+    output = build(head)(ragged_batch())
     assert output.z0.shape == (3, DIM) and output.trajectory.shape == (3, 5, DIM)
     assert output.emission.mean.shape == (3, 5, 2) and output.emission.std.shape == (2,)
     assert (None if output.logits is None else tuple(output.logits.shape)) == shape
 
 
-def test_queries_are_answered_at_their_own_times():
-    model, batch = build("points"), ragged()
+def test_latent_ode_query_times():
+    model, batch = build("points"), ragged_batch()
     times = torch.tensor([[0.9, 0.0]], dtype=torch.float64).expand(3, -1)
     output = model(batch, times)
     assert output.logits is None  # the head needs states, which belong to the batch's rows
@@ -40,8 +40,8 @@ def test_queries_are_answered_at_their_own_times():
     torch.testing.assert_close(output.trajectory[0, 0], model(batch).trajectory[0, 3])
 
 
-def test_sampling_follows_its_generator_and_the_posterior():
-    model, many = build(), ragged()[[0] * 1000]
+def test_latent_ode_sampling_follows_generator_and_posterior():
+    model, many = build(), ragged_batch()[[0] * 1000]
 
     def draw(seed):
         return model(many, sample=True, generator=torch.Generator().manual_seed(seed)).z0
@@ -55,20 +55,20 @@ def test_sampling_follows_its_generator_and_the_posterior():
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_neither_padding_nor_unobserved_values_move_the_logits(head):
-    model, batch = build(head), ragged()
-    noisy = with_values(batch, torch.where(batch.mask, batch.values, 1e30))
+def test_latent_ode_logits_ignore_padding_and_unobserved_values(head):
+    model, batch = build(head), ragged_batch()
+    noisy = replace_values(batch, torch.where(batch.mask, batch.values, 1e30))
     inside = batch.present if head == "points" else slice(None)
     plain = model(batch).logits[inside]
     torch.testing.assert_close(model(noisy).logits[inside], plain, rtol=0, atol=0)
-    wide = model(padded(batch, 4)).logits
+    wide = model(pad_batch(batch, 4)).logits
     wide = wide[:, : batch.n_times] if head == "points" else wide
     torch.testing.assert_close(wide[inside], plain, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_head_on_the_trajectory_alone_reads_nothing_else(head):
-    batch = ragged()
+def test_head_on_trajectory_ignores_encoder_states(head):
+    batch = ragged_batch()
     trajectory, present = states(3, 5), batch.present
     for reads, differs in (("trajectory", False), ("trajectory+context", True)):
         layer = build(head, reads).head
@@ -80,16 +80,16 @@ def test_a_head_on_the_trajectory_alone_reads_nothing_else(head):
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_gradients_reach_every_parameter(head):
+def test_latent_ode_gradients_reach_every_parameter(head):
     model = build(head)
-    output = model(ragged(), sample=True)
+    output = model(ragged_batch(), sample=True)
     loss = output.logits.square().sum() + (output.emission.mean / output.emission.std).sum()
     (loss + output.encoding.std.sum()).backward()
     assert [name for name, p in model.named_parameters() if p.grad is None] == []
     assert [name for name, p in model.named_parameters() if not p.grad.any()] == []
 
 
-def test_a_fixed_noise_is_kept_and_saved_but_not_learned():
+def test_decoder_fixed_noise_is_saved_but_not_learned():
     decoder = Decoder(DIM, 2, noise_std=0.25)
     torch.testing.assert_close(decoder(torch.zeros(1, DIM)).std, torch.tensor([0.25, 0.25]))
     assert "log_std" in decoder.state_dict()
@@ -97,11 +97,11 @@ def test_a_fixed_noise_is_kept_and_saved_but_not_learned():
 
 
 @pytest.mark.parametrize("noise", ["guessed", 0.0, -1.0])
-def test_refuses_other_noise(noise):
+def test_decoder_rejects_invalid_noise_std(noise):
     with pytest.raises(ValueError, match="noise_std"):
         Decoder(DIM, 2, noise_std=noise)
 
 
-def test_refuses_a_flow_of_another_size():
+def test_latent_ode_rejects_flow_of_other_latent_dim():
     with pytest.raises(ValueError, match=f"flow must have latent_dim {DIM} .* got 2"):
         LatentODE(build_encoder("gru-ode"), build_flow("linear", 2), Decoder(DIM, 2))

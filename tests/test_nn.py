@@ -1,4 +1,4 @@
-"""The parts of networks that are our own."""
+"""Parts of networks that torch does not have."""
 
 import pytest
 import torch
@@ -6,12 +6,12 @@ import torch
 from latent_morph.nn import dropout
 
 
-@pytest.mark.parametrize("share", [0.1, 0.2, 0.5, 0.75])
-def test_dropout_keeps_the_mean_and_drops_the_share(share):
+@pytest.mark.parametrize("p", [0.1, 0.2, 0.5, 0.75])
+def test_dropout_keeps_mean_and_drops_fraction(p):
     torch.manual_seed(0)
     x = torch.ones(301, 333)
-    dropped = dropout(x, share, training=True)
-    assert abs((dropped == 0).double().mean().item() - share) < 0.01  # a 256th, and chance
+    dropped = dropout(x, p, training=True)
+    assert abs((dropped == 0).double().mean().item() - p) < 0.01  # 1/256 of rounding, and chance
     assert abs(dropped.mean().item() - 1) < 0.01
     assert dropped.unique().numel() == 2
     rows = (dropped == 0).double()
@@ -21,7 +21,7 @@ def test_dropout_keeps_the_mean_and_drops_the_share(share):
     )
 
 
-def test_dropout_is_reproducible_and_off_where_it_should_be():
+def test_dropout_is_reproducible_and_off_in_evaluation():
     x = torch.randn(7, 3, requires_grad=True)
     torch.manual_seed(3)
     first = dropout(x, 0.5, training=True)

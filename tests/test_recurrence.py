@@ -8,10 +8,10 @@ from latent_morph.encoders.recurrence import chunked_recurrence, linear_recurren
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-def reference(rates, frequencies, gaps, pushes):
+def reference(rates, frequencies, gaps, inputs):
     """One step after the other, in complex numbers; direction 1 from the last row to the first."""
     exponent = torch.complex(-rates, frequencies)
-    u = torch.view_as_complex(pushes.contiguous())
+    u = torch.view_as_complex(inputs.contiguous())
     ahead, back = [u[0, :, 0]], [u[-1, :, 1]]
     for k in range(1, len(u)):
         ahead.append((exponent[0] * gaps[k, :, None]).exp() * ahead[-1] + u[k, :, 0])
@@ -23,32 +23,32 @@ def reference(rates, frequencies, gaps, pushes):
 EVALUATIONS = {"loop": linear_recurrence, "chunks": chunked_recurrence}
 
 
-def inputs(steps, *, gap=None):
+def make_inputs(steps, *, gap=None):
     generator = torch.Generator().manual_seed(0)
     gaps = (
         torch.rand(steps, 3, generator=generator) if gap is None else torch.full((steps, 3), gap)
     )
     rates = torch.rand(2, 4, generator=generator) + 0.5
-    frequencies, pushes = (
+    frequencies, inputs = (
         torch.randn(*shape, generator=generator) for shape in ((2, 4), (steps, 3, 2, 4, 2))
     )
     return [
         rates.requires_grad_(),
         frequencies.requires_grad_(),
         gaps,
-        pushes.requires_grad_(),
+        inputs.requires_grad_(),
     ]
 
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("steps", [1, 2, 31, 32, 33, 70])
 def test_recurrence_equals_the_step_by_step_reference_with_gradients(steps, evaluation):
-    ours, theirs = inputs(steps), inputs(steps)
-    found, wanted = EVALUATIONS[evaluation](*ours), reference(*theirs)
-    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
-    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
-    (weights * found).sum().backward()
-    (weights * wanted).sum().backward()
+    ours, theirs = make_inputs(steps), make_inputs(steps)
+    actual, expected = EVALUATIONS[evaluation](*ours), reference(*theirs)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+    weights = torch.randn(actual.shape, generator=torch.Generator().manual_seed(1))
+    (weights * actual).sum().backward()
+    (weights * expected).sum().backward()
     for left, right in zip(ours, theirs, strict=True):
         if left.requires_grad:
             grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in (left, right)]
@@ -56,13 +56,13 @@ def test_recurrence_equals_the_step_by_step_reference_with_gradients(steps, eval
 
 
 def test_recurrence_gradcheck():
-    assert torch.autograd.gradcheck(linear_recurrence, inputs(4))
+    assert torch.autograd.gradcheck(linear_recurrence, make_inputs(4))
 
 
 @pytest.mark.parametrize("evaluation", EVALUATIONS)
 @pytest.mark.parametrize("gap", [1e-6, 1e6])
 def test_recurrence_of_long_series_and_extreme_gaps_stays_finite(gap, evaluation):
-    ours = inputs(10_000 if evaluation == "loop" else 2_000, gap=gap)
+    ours = make_inputs(10_000 if evaluation == "loop" else 2_000, gap=gap)
     states = EVALUATIONS[evaluation](*ours)
     states.sum().backward()
     assert states.isfinite().all()

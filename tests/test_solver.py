@@ -1,4 +1,4 @@
-"""SolverFlow: torchdiffeq's methods keep their order, fail in words, and are counted."""
+"""SolverFlow: order of convergence, gradients, cost and errors of torchdiffeq's methods."""
 
 import math
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 ORDERS = {"euler": 1, "midpoint": 2, "heun2": 2, "heun3": 3, "rk4": 4}
 
 
-def test_every_method_of_torchdiffeq_is_there():
+def test_solver_flow_has_every_method_of_torchdiffeq():
     from torchdiffeq._impl.odeint import SOLVERS
 
     assert set(METHODS) == set(SOLVERS) - {"fixed_adams"}  # an old alias of implicit_adams
@@ -23,7 +23,7 @@ def test_every_method_of_torchdiffeq_is_there():
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
-def test_exact_solutions(method, problem):
+def test_solver_flow_matches_exact_solutions(method, problem):
     field, exact = PROBLEMS[problem]
     fixed = METHODS[method] in ("fixed", "multistep")
     options = {"step_size": 1e-3} if fixed else {"rtol": 1e-8, "atol": 1e-8}
@@ -35,8 +35,8 @@ def test_exact_solutions(method, problem):
 
 @pytest.mark.parametrize("method", ORDERS)
 @pytest.mark.parametrize("interval", [(0.0, 1.0), (0.0, -1.0), (0.0, 0.37, 1.0)])
-def test_order_of_convergence(method, interval):
-    """The slope of log error against log step, on y' = Ay; outputs off any even grid included."""
+def test_solver_flow_order_of_convergence(method, interval):
+    """The slope of log error against log step, on y' = Ay; also for outputs off the grid."""
     field, exact = PROBLEMS["linear"]
     z, times = states(5), torch.tensor(interval).double()
     steps = [1 / 8, 1 / 16, 1 / 32, 1 / 64]
@@ -54,7 +54,7 @@ def test_order_of_convergence(method, interval):
 
 
 @pytest.mark.parametrize("method", ["rk4", "dopri5", "scipy_solver"])
-def test_adjoint_gives_the_same_gradients(method):
+def test_solver_flow_adjoint_gradients_match_direct(method):
     options = {"step_size": 0.01} if method == "rk4" else {"rtol": 1e-9, "atol": 1e-9}
     z, times = states(4), torch.tensor([[0.2, 0.9]] * 4).double()
     gradients = []
@@ -78,7 +78,7 @@ def test_adjoint_gives_the_same_gradients(method):
 
 
 @pytest.mark.parametrize("method", ["rk4", "scipy_solver"])
-def test_adjoint_without_gradients(method):
+def test_solver_flow_adjoint_in_inference_mode(method):
     flow = solver_recipe(3, method=method, adjoint=True, units=8, seed=0).double()
     z, times = states(4), torch.linspace(0, 1, 5).double()
     with torch.inference_mode():
@@ -86,7 +86,7 @@ def test_adjoint_without_gradients(method):
     torch.testing.assert_close(path, flow(z, times).detach(), atol=1e-12, rtol=1e-12)
 
 
-def test_adjoint_of_single_times():
+def test_solver_flow_adjoint_one_time_per_series():
     z, times = states(4), torch.tensor([[0.2], [0.9], [0.0], [-0.4]]).double()
     gradients = []
     for adjoint in (False, True):
@@ -99,7 +99,7 @@ def test_adjoint_of_single_times():
         torch.testing.assert_close(direct, by_adjoint, atol=1e-5, rtol=1e-5)
 
 
-def test_field_evaluations_are_counted():
+def test_solver_flow_counts_field_evaluations():
     flow = solver_recipe(2, method="rk4")
     flow(torch.zeros(3, 2), torch.linspace(0, 1, 11))
     assert flow.field_evaluations == 40
@@ -108,7 +108,7 @@ def test_field_evaluations_are_counted():
     assert flow.field_evaluations == 4  # one step for each series on its own interval
 
 
-def test_ragged_single_times_cost_no_union():
+def test_solver_flow_cost_of_one_time_per_series():
     evaluations = {}
     for shape in ((50, 1), (50, 2)):
         flow = solver_recipe(2, method="euler")
@@ -117,14 +117,14 @@ def test_ragged_single_times_cost_no_union():
     assert evaluations[50, 1] == 1 and evaluations[50, 2] == 100
 
 
-def test_repeated_times_cost_nothing():
+def test_solver_flow_cost_of_repeated_times():
     flow = solver_recipe(2, method="euler")
     flow(torch.zeros(50, 2), torch.full((50, 7), 0.5))
     assert flow.field_evaluations == 1
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "words"),
+    ("method", "options", "message"),
     [
         ("dopri5", {}, r"dopri5 failed between t = 0 and t = 5: .*larger rtol.*'morph'"),
         ("dopri5", {"max_steps": 3}, "max_num_steps exceeded"),
@@ -137,58 +137,58 @@ def test_repeated_times_cost_nothing():
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*lsoda:UserWarning", "ignore:overflow:RuntimeWarning")
-def test_failure_says_what_to_try(method, options, words):
-    """z' = z^2 leaves every bound at t = 1/z0."""
+def test_solver_flow_error_suggests_remedy(method, options, message):
+    """z' = z^2 diverges at t = 1/z0."""
     flow = SolverFlow(lambda z: z**2, 1, method=method, **options)
-    with pytest.raises(IntegrationError, match=words):
+    with pytest.raises(IntegrationError, match=message):
         flow(torch.tensor([2.0]), torch.linspace(0, 5, 50))
 
 
-class _Kicks(torch.nn.Module):
-    """Still at first sight, infinitely steep in its gradient or endless to integrate back."""
+class _SteepField(torch.nn.Module):
+    """The field -z with a wrong gradient, which makes the backward pass fail."""
 
-    def __init__(self, kick):
+    def __init__(self, slope):
         super().__init__()
-        self.kick, self.weight = kick, torch.nn.Parameter(torch.ones(()))
+        self.slope, self.weight = slope, torch.nn.Parameter(torch.ones(()))
 
     def forward(self, z):
-        return _Kicked.apply(z, self.weight, self.kick)
+        return _SteepGradient.apply(z, self.weight, self.slope)
 
 
-class _Kicked(torch.autograd.Function):
+class _SteepGradient(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, z, weight, kick):
-        ctx.kick = kick
+    def forward(ctx, z, weight, slope):
+        ctx.slope = slope
         return -z
 
     @staticmethod
     def backward(ctx, gradient):
-        return ctx.kick * gradient, ctx.kick * gradient.sum(), None
+        return ctx.slope * gradient, ctx.slope * gradient.sum(), None
 
 
 @pytest.mark.parametrize(
-    ("method", "kick", "words"),
+    ("method", "slope", "message"),
     [
         ("dopri5", 1e9, "dopri5 failed between t = 0 and t = 1: max_num_steps exceeded"),
         ("rk4", math.inf, "rk4 failed between t = 0 and t = 1: the gradient left the finite"),
     ],
 )
-def test_failure_on_the_way_back(method, kick, words):
+def test_solver_flow_adjoint_error_in_backward_pass(method, slope, message):
     options = {"max_steps": 20} if method == "dopri5" else {}
-    flow = SolverFlow(_Kicks(kick), 1, method=method, adjoint=True, **options)
+    flow = SolverFlow(_SteepField(slope), 1, method=method, adjoint=True, **options)
     path = flow(torch.ones(3, 1), torch.linspace(0, 1, 5))
-    with pytest.raises(IntegrationError, match=words):
+    with pytest.raises(IntegrationError, match=message):
         path.sum().backward()
 
 
-def test_failure_names_the_real_interval_of_single_times():
+def test_solver_flow_error_interval_of_one_time_per_series():
     flow = SolverFlow(lambda z: z**2, 1, method="dopri5")
     with pytest.raises(IntegrationError, match="between t = 0 and t = 5"):
         flow(torch.tensor([[2.0], [1.0]]), torch.tensor([[5.0], [0.1]]))
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "error", "message"),
     [
         (
             {"method": "dopri"},
@@ -201,16 +201,16 @@ def test_failure_names_the_real_interval_of_single_times():
         ({"max_steps": 0}, ValueError, "max_steps must be at least 1"),
     ],
 )
-def test_bad_options(options, error, words):
-    with pytest.raises(error, match=words):
+def test_solver_flow_rejects_invalid_options(options, error, message):
+    with pytest.raises(error, match=message):
         SolverFlow(torch.nn.Linear(2, 2), 2, **options)
 
 
-def test_a_field_must_be_callable():
+def test_solver_flow_rejects_field_not_callable():
     with pytest.raises(TypeError, match="field must be callable, got int"):
         SolverFlow(3, 2)
 
 
-def test_batch_mates_matter_only_within_tolerance():
+def test_solver_flow_is_independent_of_batch_within_tolerance():
     flow, z, times = build_flow("dopri5"), states(8), torch.linspace(0, 1, 5)
     torch.testing.assert_close(flow(z, times)[:2], flow(z[:2], times), atol=1e-5, rtol=1e-5)
