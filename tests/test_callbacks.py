@@ -195,19 +195,19 @@ def test_checkpoint_callback_can_be_resumed(tmp_path):
 
 
 def test_checkpoint_callback_interval(tmp_path):
-    found = []
+    n_rows = []
 
     class Look(Callback):
         def on_epoch_end(self, training):
-            found.append(len(torch.load(path)["rows"]) if path.exists() else 0)
+            n_rows.append(len(torch.load(path)["rows"]) if path.exists() else 0)
 
     path = tmp_path / "run.pt"
     run(callbacks=[Checkpoint(path, every=0.0), Look()])
-    assert found == [1, 2, 3, 4]
-    found.clear()
+    assert n_rows == [1, 2, 3, 4]
+    n_rows.clear()
     path.unlink()
     run(callbacks=[Checkpoint(path), Look()])
-    assert found == [0, 0, 0, 0] and len(torch.load(path)["rows"]) == 4
+    assert n_rows == [0, 0, 0, 0] and len(torch.load(path)["rows"]) == 4
 
 
 def read_table(path):

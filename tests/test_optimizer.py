@@ -1,4 +1,4 @@
-"""Optimisers: who decays, who does not, and what is left alone."""
+"""make_optimizer: which parameters decay, which do not, and which stay unchanged."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Training repeats itself, survives interruptions, and stops for the right reasons."""
+"""train: reproducible, resumable after an interrupt, and stopping as the settings say."""
 
 import math
 from dataclasses import replace
@@ -51,14 +51,16 @@ def weights(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def run(settings=QUICK, *, model=None, score=None, loss=LOSS, learn=None, **options):
-    """Trains; returns the model and the history. `score` gets the number of the call."""
+def run(settings=QUICK, *, model=None, score=None, loss=LOSS, train_examples=None, **options):
+    """Trains and returns the model and the history. `score` receives the number of the call."""
     model = build() if model is None else model
     calls = iter(range(1, 1000))
-    rate = (lambda model, part: score(next(calls))) if score else (lambda model, part: 0.0)
-    learn = examples() if learn is None else learn
-    check = learn if score else None
-    return model, train(model, loss, learn, check, rate, settings, seed=1, **options)
+    score_call = (lambda model, part: score(next(calls))) if score else (lambda model, part: 0.0)
+    train_examples = examples() if train_examples is None else train_examples
+    val_examples = train_examples if score else None
+    return model, train(
+        model, loss, train_examples, val_examples, score_call, settings, seed=1, **options
+    )
 
 
 def assert_equal_weights(a, b):
@@ -75,29 +77,30 @@ def interrupt_after(n_epochs):
     return callback
 
 
-# Repeating
+# Reproducibility
 
 
 @pytest.mark.parametrize("keep", [None, 0.5])
-def test_one_seed_one_result(keep):
+def test_train_is_reproducible(keep):
     loss = replace(LOSS, keep=keep)
-    learn = replace(examples(), labels=None) if keep else examples()  # subsampled rows have none
-    (one, history), (other, _) = (run(loss=loss, learn=learn) for _ in range(2))
+    # Subsampled rows have no labels.
+    train_examples = replace(examples(), labels=None) if keep else examples()
+    (one, history), (other, _) = (run(loss=loss, train_examples=train_examples) for _ in range(2))
     assert_equal_weights(one, other)
     assert [row["epoch"] for row in history.rows] == [1, 2, 3, 4]
     model = build()
-    train(model, loss, learn, None, lambda m, e: 0.0, QUICK, seed=2)
+    train(model, loss, train_examples, None, lambda m, e: 0.0, QUICK, seed=2)
     assert any(
         not torch.equal(p, q) for p, q in zip(model.parameters(), one.parameters(), strict=True)
     )
 
 
-def test_the_loss_falls():
+def test_train_reduces_loss():
     _, history = run(replace(QUICK, max_epochs=30))
     assert history.rows[-1]["train_loss"] < 0.5 * history.rows[0]["train_loss"]
 
 
-def test_every_case_is_visited_once_an_epoch():
+def test_make_batches_visits_every_case_once():
     batches = loop._make_batches(examples(11), 4, np.random.RandomState(0))
     assert sorted(np.concatenate(batches)) == list(range(11))
     assert max(map(len, batches)) == 4
@@ -107,35 +110,40 @@ def test_every_case_is_visited_once_an_epoch():
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_an_interrupted_run_ends_as_if_nothing_had_happened(tmp_path, optimizer):
+def test_train_resumes_after_interrupt(tmp_path, optimizer):
     settings = replace(QUICK, optimizer=optimizer, checkpoint=tmp_path / "run.pt")
     scores = [0.1, 0.5, 0.2, 0.4]
-    given = {"learn": replace(examples(), labels=None), "loss": replace(LOSS, keep=0.6)}
-    whole, history = run(settings, **given, score=lambda n: scores[n - 1])
+    arguments = {
+        "train_examples": replace(examples(), labels=None),
+        "loss": replace(LOSS, keep=0.6),
+    }
+    whole, history = run(settings, **arguments, score=lambda n: scores[n - 1])
     settings.checkpoint.unlink()
     with pytest.raises(KeyboardInterrupt):
-        run(settings, **given, score=lambda n: scores[n - 1], callbacks=[interrupt_after(2)])
-    resumed, rest = run(replace(settings, resume=True), **given, score=lambda n: scores[n + 1])
+        run(settings, **arguments, score=lambda n: scores[n - 1], callbacks=[interrupt_after(2)])
+    resumed, resumed_history = run(
+        replace(settings, resume=True), **arguments, score=lambda n: scores[n + 1]
+    )
     assert_equal_weights(whole, resumed)
-    assert [row["epoch"] for row in rest.rows] == [1, 2, 3, 4]
-    assert rest.best_epoch == history.best_epoch == 2
-    for before, after in zip(history.rows, rest.rows, strict=True):
-        assert before["train_loss"] == after["train_loss"]
+    assert [row["epoch"] for row in resumed_history.rows] == [1, 2, 3, 4]
+    assert resumed_history.best_epoch == history.best_epoch == 2
+    for uninterrupted, continued in zip(history.rows, resumed_history.rows, strict=True):
+        assert uninterrupted["train_loss"] == continued["train_loss"]
 
 
-def test_a_run_broken_off_within_an_epoch_goes_back_to_its_last_whole_one(tmp_path, monkeypatch):
+def test_train_resumes_after_interrupt_within_epoch(tmp_path, monkeypatch):
     settings = replace(QUICK, checkpoint=tmp_path / "run.pt")
-    scores = [0.5, 0.1, 0.2, 0.9]  # the best is not the last when the run is broken off
+    scores = [0.5, 0.1, 0.2, 0.9]  # the best epoch is not the last one before the interrupt
     whole, _ = run(settings, score=lambda n: scores[n - 1])
     settings.checkpoint.unlink()
     step, steps = torch.optim.AdamW.step, iter(range(100))
 
-    def interrupted(self, *args, **kwargs):
-        if next(steps) == 7:  # three batches an epoch: in the midst of the third
+    def interrupted_step(self, *args, **kwargs):
+        if next(steps) == 7:  # three batches per epoch: within the third epoch
             raise KeyboardInterrupt
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted)
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted_step)
     with pytest.raises(KeyboardInterrupt):
         run(settings, score=lambda n: scores[n - 1])
     monkeypatch.undo()
@@ -144,7 +152,7 @@ def test_a_run_broken_off_within_an_epoch_goes_back_to_its_last_whole_one(tmp_pa
     assert_equal_weights(whole, resumed)
 
 
-def test_more_epochs_are_added_to_a_finished_run(tmp_path):
+def test_train_resume_adds_epochs_to_finished_run(tmp_path):
     settings = replace(QUICK, max_epochs=2, checkpoint=tmp_path / "run.pt", schedule="constant")
     run(settings)
     model, history = run(replace(settings, max_epochs=5, resume=True))
@@ -154,62 +162,70 @@ def test_more_epochs_are_added_to_a_finished_run(tmp_path):
     assert_equal_weights(model, again)
 
 
-def test_without_resume_a_checkpoint_is_overwritten(tmp_path):
+def test_checkpoint_is_overwritten_without_resume(tmp_path):
     settings = replace(QUICK, max_epochs=2, checkpoint=tmp_path / "run.pt")
     run(settings)
     _, history = run(settings)
     assert len(history.rows) == 2
 
 
-def spoil_nothing(path):
+def corrupt_by_emptying(path):
     path.write_bytes(b"")
 
 
-def spoil_half(path):
+def corrupt_by_truncating(path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
 
-def spoil_text(path):
+def corrupt_by_text(path):
     path.write_text("not a checkpoint")
 
 
-def spoil_version(path):
+def corrupt_version(path):
     torch.save(torch.load(path) | {"version": 99}, path)
 
 
-def spoil_rows(path):
+def corrupt_rows(path):
     content = torch.load(path)
     del content["rows"]
     torch.save(content, path)
 
 
-def spoil_model(path):
+def corrupt_model(path):
     torch.save(torch.load(path) | {"model": {}}, path)
 
 
 @pytest.mark.parametrize(
-    "spoil", [spoil_nothing, spoil_half, spoil_text, spoil_version, spoil_rows, spoil_model]
+    "corrupt",
+    [
+        corrupt_by_emptying,
+        corrupt_by_truncating,
+        corrupt_by_text,
+        corrupt_version,
+        corrupt_rows,
+        corrupt_model,
+    ],
 )
-def test_a_damaged_checkpoint_is_named_and_left_alone(tmp_path, spoil):
+def test_checkpoint_damaged_is_named_and_kept(tmp_path, corrupt):
     settings = replace(QUICK, max_epochs=1, checkpoint=tmp_path / "run.pt")
     run(settings)
-    spoil(settings.checkpoint)
+    corrupt(settings.checkpoint)
     before = settings.checkpoint.read_bytes()
     with pytest.raises(ValueError, match=r"run\.pt cannot be continued from.*Delete it"):
         run(replace(settings, resume=True))
     assert settings.checkpoint.read_bytes() == before
 
 
-def test_a_checkpoint_without_a_folder_is_refused_before_training(tmp_path):
+def test_checkpoint_rejects_absent_folder(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent"):
         run(replace(QUICK, checkpoint=tmp_path / "absent" / "run.pt"))
 
 
-# Stopping, and what is kept
+# Stopping and best weights
 
 
-def test_the_best_weights_are_kept_and_the_later_of_equals():
+def test_train_keeps_best_weights_and_later_of_ties():
     kept = []
 
     def watch(history, settings):
@@ -227,7 +243,7 @@ def test_the_best_weights_are_kept_and_the_later_of_equals():
     assert_equal_weights(model, kept[1])
 
 
-def test_buffers_that_change_are_those_of_the_best_epoch_too():
+def test_train_keeps_buffers_of_best_epoch():
     model = build()
     model.register_buffer("seen", torch.zeros(()))
 
@@ -237,26 +253,26 @@ def test_buffers_that_change_are_those_of_the_best_epoch_too():
     model.register_forward_pre_hook(count)
     scores = [0.1, 0.5, 0.2, 0.4]
     _, history = run(model=model, score=lambda n: scores[n - 1])
-    assert history.best_epoch == 2 and model.seen == 6  # three batches an epoch
+    assert history.best_epoch == 2 and model.seen == 6  # three batches per epoch
 
 
-def test_every_part_is_back_in_training_after_a_callback():
-    seen = []
+def test_train_restores_training_mode_after_callback():
+    modes = []
 
     def callback(history, settings):
-        seen.append(model.decoder.training)
+        modes.append(model.decoder.training)
         model.decoder.eval()
 
     model = build()
     run(model=model, callbacks=[callback])
-    assert seen == [True] * 4
+    assert modes == [True] * 4
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [({"callbacks": [3]}, TypeError), ({"settings": replace(QUICK, patience=0)}, ValueError)],
 )
-def test_a_model_that_is_not_trained_after_all_is_left_as_it_was(options, error):
+def test_train_leaves_model_unchanged_on_invalid_arguments(options, error):
     model = build()
     with pytest.raises(error):
         run(model=model, **options)
@@ -265,7 +281,7 @@ def test_a_model_that_is_not_trained_after_all_is_left_as_it_was(options, error)
     assert len(storages) == len(list(model.parameters()))
 
 
-def test_without_validation_the_last_weights_are_kept():
+def test_train_without_validation_keeps_last_weights():
     kept = []
     model = build()
     _, history = run(model=model, callbacks=[lambda *_: kept.append(weights(model))])
@@ -277,35 +293,35 @@ def test_without_validation_the_last_weights_are_kept():
     ("scores", "n_epochs"),
     [
         ([1, 2, 3, 2, 2, 9], 5),
-        ([1, 2, 3, 3, 3, 9], 5),  # an equal score is no better one
+        ([1, 2, 3, 3, 3, 9], 5),  # an equal score is no improvement
         ([math.nan, 1, math.nan, 2, 2, 3], 6),
         ([6, 5, 4, 3, 2, 1], 3),
     ],
 )
-def test_patience_counts_epochs_without_a_better_score(scores, n_epochs):
+def test_patience_counts_epochs_without_improvement(scores, n_epochs):
     settings = replace(QUICK, max_epochs=6, patience=2)
     _, history = run(settings, score=lambda n: float(scores[n - 1]))
     assert len(history.rows) == n_epochs
 
 
-def test_patience_without_validation_waits_for_the_end():
+def test_patience_without_validation_never_stops():
     _, history = run(replace(QUICK, patience=1))
     assert len(history.rows) == 4
 
 
-def test_a_budget_ends_training_and_its_schedule(monkeypatch):
-    clock = iter(np.arange(0, 1e4, 0.5))  # every look at the clock takes half a second
+def test_budget_ends_training_and_schedule(monkeypatch):
+    clock = iter(np.arange(0, 1e4, 0.5))  # every reading of the clock takes half a second
     monkeypatch.setattr(loop.time, "perf_counter", lambda: float(next(clock)))
     _, history = run(replace(QUICK, max_epochs=1000, budget=30.0))
     assert 2 <= len(history.rows) <= 20
     assert history.rows[-1]["learning_rate"] < 0.3 * QUICK.learning_rate
 
 
-# Numbers that are none
+# Non-finite losses
 
 
-class Spoiling(LatentODELoss):
-    """A loss that is no number, or has such a gradient, from one call on."""
+class NonFiniteLoss(LatentODELoss):
+    """A loss that is NaN, or has a non-finite gradient, from the given call on."""
 
     def __init__(self, call, how):
         super().__init__(kl_warmup=LOSS.kl_warmup)
@@ -319,19 +335,20 @@ class Spoiling(LatentODELoss):
             return loss
         if how == "loss":
             return loss._replace(total=loss.total * math.nan)
-        return loss._replace(total=loss.total + (0 * loss.total).sqrt())  # 0, of infinite slope
+        # Adds 0, which has an infinite gradient.
+        return loss._replace(total=loss.total + (0 * loss.total).sqrt())
 
 
 @pytest.mark.parametrize("how", ["loss", "gradient"])
 @pytest.mark.parametrize("clip", [1.0, None])
-def test_a_loss_that_is_no_number_stops_with_the_last_good_weights(tmp_path, how, clip):
+def test_train_non_finite_loss_restores_last_good_weights(tmp_path, how, clip):
     settings = replace(QUICK, checkpoint=tmp_path / "run.pt", gradient_clip=clip)
     model, kept = build(), []
     with pytest.raises(TrainingError, match=f"{how} is (nan|inf) in epoch 2, batch 2 of 3"):
         run(
             settings,
             model=model,
-            loss=Spoiling(5, how),
+            loss=NonFiniteLoss(5, how),
             callbacks=[lambda *_: kept.append(weights(model))],
         )
     assert len(kept) == 1
@@ -343,11 +360,11 @@ def test_a_loss_that_is_no_number_stops_with_the_last_good_weights(tmp_path, how
     assert_equal_weights(resumed, whole)
 
 
-def test_failing_in_the_first_epoch_leaves_the_weights_as_they_came():
+def test_train_non_finite_loss_in_first_epoch_restores_initial_weights():
     model = build()
     before = weights(model)
     with pytest.raises(TrainingError, match="epoch 1, batch 3 of 3"):
-        run(model=model, loss=Spoiling(3, "loss"))
+        run(model=model, loss=NonFiniteLoss(3, "loss"))
     assert_equal_weights(model, before)
 
 
@@ -358,7 +375,7 @@ def test_failing_in_the_first_epoch_leaves_the_weights_as_they_came():
     ("schedule", "start", "end"),
     [("one-cycle", 0.1, 0.005), ("exponential", 1.0, 0.01), ("constant", 1.0, 1.0)],
 )
-def test_learning_rates_start_and_end_where_they_should(schedule, start, end):
+def test_learning_rate_schedule_start_and_end(schedule, start, end):
     factors = [learning_rate_factor(schedule, p) for p in np.linspace(0, 1, 201)]
     assert factors[0] == pytest.approx(start) and factors[-1] == pytest.approx(end)
     assert max(factors) == pytest.approx(1.0)
@@ -369,35 +386,35 @@ def test_learning_rates_start_and_end_where_they_should(schedule, start, end):
 
 
 @pytest.mark.parametrize("clip", [0.01, None])
-def test_gradients_are_clipped_to_the_norm_asked_for(monkeypatch, clip):
+def test_gradient_clip_limits_norm(monkeypatch, clip):
     norms = []
     step = torch.optim.AdamW.step
 
-    def watched(self, *args, **kwargs):
+    def recorded_step(self, *args, **kwargs):
         gradients = [p.grad for group in self.param_groups for p in group["params"]]
         norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", watched)
+    monkeypatch.setattr(torch.optim.AdamW, "step", recorded_step)
     run(replace(QUICK, gradient_clip=clip))
     assert len(norms) == 12
     assert max(norms) <= 0.0101 if clip else min(norms) > 0.02
 
 
-@pytest.mark.parametrize(("warmup", "shares"), [(0.5, [0.5, 1, 1, 1]), (0.0, [1, 1, 1, 1])])
-def test_the_divergence_is_warmed_up(warmup, shares):
-    seen = []
+@pytest.mark.parametrize(("warmup", "expected"), [(0.5, [0.5, 1, 1, 1]), (0.0, [1, 1, 1, 1])])
+def test_kl_warmup_factors(warmup, expected):
+    kl_factors = []
 
-    class Watched(LatentODELoss):
+    class RecordingLoss(LatentODELoss):
         def evaluate(self, *args, kl_factor, **kwargs):
-            seen.append(kl_factor)
+            kl_factors.append(kl_factor)
             return super().evaluate(*args, kl_factor=kl_factor, **kwargs)
 
-    run(replace(QUICK, batch_size=10), loss=Watched(kl_warmup=warmup))
-    assert seen == pytest.approx(shares)
+    run(replace(QUICK, batch_size=10), loss=RecordingLoss(kl_warmup=warmup))
+    assert kl_factors == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["optimizer", "schedule"])
-def test_unknown_names_are_answered_with_the_known_ones(name):
+def test_train_rejects_unknown_optimizer_and_schedule(name):
     with pytest.raises(ValueError, match=f"{name} must be one of .*; got 'adamwww'"):
         run(replace(QUICK, **{name: "adamwww"}))
