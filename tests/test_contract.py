@@ -1,4 +1,4 @@
-"""scikit-learn's own contract, and its tools around irregular series."""
+"""scikit-learn's own checks of estimators, and its tools on irregular series."""
 
 import os
 import pickle
@@ -36,9 +36,9 @@ from latent_morph import (
     from_long,
 )
 
-# Enough to learn scikit-learn's blobs, and no more. All series in every step, nothing drawn,
-# nothing held out and double precision: only then can weights equal copies to the seven digits
-# that are asked for. Its own networks scikit-learn asks with a solver that is all of that too.
+# Just enough training for scikit-learn's blobs. Full batches, no sampling, no validation set and
+# double precision: only then do weights equal copies to the seven digits that are checked.
+# scikit-learn checks its own networks with a deterministic solver as well.
 CONTRACT = {
     "ode": "linear",
     "encoder_options": {"layers": 1, "dropout": 0.0},
@@ -52,8 +52,8 @@ CONTRACT = {
     "validation_fraction": 0.0,
     "dtype": "float64",
 }
-# As people train: small batches, dropout, samples of z0, cases held out, single precision. There
-# weights equal copies on average alone, and the check that wants the digits is left out by name.
+# As users train: small batches, dropout, samples of z0, a validation set, single precision. Then
+# weights equal copies only on average, and the check of the digits is an expected failure.
 ORDINARY = CONTRACT | {
     "batch_size": 32,
     "max_epochs": 6,
@@ -62,56 +62,59 @@ ORDINARY = CONTRACT | {
     "validation_fraction": 0.1,
     "dtype": "float32",
 }
-EXPECTED = {
+EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": (
         "mini-batches, samples of z0 and the validation split depend on the number of cases"
     ),
 }
 DYNAMICS = {"ode": "linear", "augment": 1, "max_epochs": 3, "restarts": 0, "dtype": "float64"}
-# In scikit-learn 1.9 there are 62 checks for a classifier to pass, 53 for a transformer and 47 for
-# what is neither; other versions have a few more or fewer.
-LEAST = {**dict.fromkeys(ALL, 55), LatentODEReconstructor: 47, DynamicsRegressor: 41}
+# In scikit-learn 1.9 a classifier passes 62 checks, a transformer 53 and any other estimator 47;
+# other versions have a few more or fewer.
+MIN_PASSED = {**dict.fromkeys(ALL, 55), LatentODEReconstructor: 47, DynamicsRegressor: 41}
 
 
-@pytest.mark.parametrize("kind", LEAST)
-def test_scikit_learns_contract(kind):
+@pytest.mark.parametrize("kind", MIN_PASSED)
+def test_sklearn_check_estimator(kind):
     settings = DYNAMICS if kind is DynamicsRegressor else CONTRACT
     results = check_estimator(kind(**settings), on_fail=None, on_skip=None)
-    broken = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
-    assert broken == {}
+    failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
+    assert failed == {}
     counts = Counter(result["status"] for result in results)
-    # An estimator that takes no 2-D arrays is asked a single question: see that all are asked.
-    assert counts["passed"] > LEAST[kind]
+    # An estimator that takes no 2-D arrays gets a single check: make sure that all were run.
+    assert counts["passed"] > MIN_PASSED[kind]
     skipped = [r["check_name"] for r in results if r["status"] == "skipped"]
-    assert skipped in ([], ["check_array_api_input"])  # which the next test asks
+    # See test_sklearn_array_api_dispatch_keeps_predictions.
+    assert skipped in ([], ["check_array_api_input"])
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_the_contract_holds_as_people_train(kind):
+def test_sklearn_check_estimator_with_stochastic_training(kind):
     results = check_estimator(
-        kind(**ORDINARY), expected_failed_checks=EXPECTED, on_fail=None, on_skip=None
+        kind(**ORDINARY), expected_failed_checks=EXPECTED_FAILURES, on_fail=None, on_skip=None
     )
-    broken = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
-    assert broken == {}
-    assert Counter(result["status"] for result in results)["xfail"] == len(EXPECTED)
+    failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
+    assert failed == {}
+    assert Counter(result["status"] for result in results)["xfail"] == len(EXPECTED_FAILURES)
 
 
-def test_answers_are_the_same_under_array_api_dispatch():
-    """scipy is told of it by an environment variable, before it is imported."""
+def test_sklearn_array_api_dispatch_keeps_predictions():
+    """scipy reads an environment variable at import, so this runs in a process of its own."""
     code = f"""
 import latent_morph
 from sklearn.utils.estimator_checks import check_array_api_input
-for kind in {[kind.__name__ for kind in LEAST]}:
+for kind in {[kind.__name__ for kind in MIN_PASSED]}:
     settings = {DYNAMICS} if kind == "DynamicsRegressor" else {CONTRACT}
     model = getattr(latent_morph, kind)(**settings | {{"max_epochs": 1}})
     check_array_api_input(kind, model, array_namespace="numpy", expect_only_array_outputs=False)
     print(kind)
 """
-    assert in_a_process(code, SCIPY_ARRAY_API="1").split() == [kind.__name__ for kind in LEAST]
+    assert run_in_process(code, SCIPY_ARRAY_API="1").split() == [
+        kind.__name__ for kind in MIN_PASSED
+    ]
 
 
-def in_a_process(code, **environment):
-    """What `code` prints in a process of its own, without this one's limits on threads."""
+def run_in_process(code, **environment):
+    """Runs `code` in a new process, without this one's limits on threads; returns its output."""
     inherited = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -125,27 +128,27 @@ def in_a_process(code, **environment):
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", LEAST)
-def test_every_parameter_has_a_constraint(kind):
+@pytest.mark.parametrize("kind", MIN_PASSED)
+def test_estimator_parameter_constraints_are_complete(kind):
     assert set(kind._parameter_constraints) == set(kind().get_params())
 
 
-@pytest.mark.parametrize("kind", LEAST)
-def test_a_wrong_value_of_any_parameter_is_named(kind):
+@pytest.mark.parametrize("kind", MIN_PASSED)
+def test_estimator_error_names_invalid_parameter(kind):
     for name in kind().get_params():
         with pytest.raises(InvalidParameterError, match=f"'{name}' parameter of {kind.__name__}"):
             kind(**{name: object()}).fit(np.ones((3, 4)), [0, 1, 0])
 
 
-@pytest.mark.parametrize("kind", LEAST)
-def test_shown_as_html_with_its_parameters(kind):
+@pytest.mark.parametrize("kind", MIN_PASSED)
+def test_estimator_html_repr_shows_parameters(kind):
     page = kind(max_epochs=7)._repr_html_()
     assert kind.__name__ in page and "max_epochs" in page
 
 
 @pytest.fixture(scope="module")
 def dense():
-    """3-D with NaN: constants of either sign."""
+    """A 3-D array with NaN: constants of either sign, and noise."""
     rng = np.random.default_rng(0)
     y = np.arange(24) % 2
     X = (2.0 * y - 1)[:, None, None] + 0.1 * rng.standard_normal((24, 5, 2))
@@ -158,7 +161,7 @@ QUICK["batch_size"] = 4
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_clone_copies_parameters_and_nothing_else(kind):
+def test_clone_copies_parameters_only(kind):
     model = kind(**TINY).fit(*sines(12))
     copy = clone(model)
     assert copy.get_params() == model.get_params() and not hasattr(copy, "model_")
@@ -166,7 +169,7 @@ def test_clone_copies_parameters_and_nothing_else(kind):
 
 
 def forms(dense):
-    """The same series in every form that scikit-learn's tools are to hand on."""
+    """The same series in every form that scikit-learn's tools can pass on."""
     clock = np.arange(dense.shape[1], dtype=float)
     objects = np.empty(len(dense), dtype=object)
     objects[:] = list(dense)
@@ -183,7 +186,7 @@ def forms(dense):
     }
 
 
-def test_cross_validation_on_every_form_of_series(dense):
+def test_cross_val_score_accepts_every_input_form(dense):
     X, y = dense
     scores = {
         form: cross_val_score(LatentODEClassifier(**QUICK), series, y, cv=3)
@@ -194,7 +197,7 @@ def test_cross_validation_on_every_form_of_series(dense):
         np.testing.assert_array_equal(other, scores["array"])
 
 
-def test_cross_validated_probabilities_of_unequal_series():
+def test_cross_val_predict_on_unequal_lengths():
     X, y = sines(12)
     proba = cross_val_predict(LatentODEClassifier(**TINY), X, y, cv=3, method="predict_proba")
     np.testing.assert_allclose(proba.sum(1), 1, atol=1e-6)
@@ -215,13 +218,13 @@ def test_grid_search_over_odes(dense, form):
     assert search.score(X, y) > 0.8
 
 
-def test_grid_search_of_a_reconstructor_needs_no_labels():
-    grid = {"latent_dim": np.arange(2, 4)}  # NumPy's integers are integers
+def test_grid_search_reconstructor_without_labels():
+    grid = {"latent_dim": np.arange(2, 4)}  # integers of NumPy are accepted
     search = GridSearchCV(LatentODEReconstructor(**TINY), grid, cv=2, error_score="raise")
     assert (search.fit(decays(8)).cv_results_["mean_test_score"] < 0).all()
 
 
-class Doubled(TransformerMixin, BaseEstimator):
+class Doubler(TransformerMixin, BaseEstimator):
     def fit(self, X, y=None):
         return self
 
@@ -229,9 +232,9 @@ class Doubled(TransformerMixin, BaseEstimator):
         return [(times, 2 * values) for times, values in X]
 
 
-def test_pipelines_on_either_side(dense):
+def test_pipeline_with_estimator_first_and_last(dense):
     X, y = sines(24)
-    pipeline = make_pipeline(Doubled(), LatentODEClassifier(**TINY)).fit(X, y)
+    pipeline = make_pipeline(Doubler(), LatentODEClassifier(**TINY)).fit(X, y)
     assert pipeline.predict(X).shape == (24,)
     frame = LatentODEReconstructor(**TINY).set_output(transform="pandas").fit_transform(X)
     assert list(frame.columns) == ["z0", "z1", "z2", "z3"]
@@ -240,7 +243,7 @@ def test_pipelines_on_either_side(dense):
 
 
 @pytest.mark.parametrize("form", ["pairs", "batch"])
-def test_calibrated_probabilities(dense, form):
+def test_calibrated_classifier_probabilities(dense, form):
     X, y = forms(dense[0])[form], dense[1]
     model = CalibratedClassifierCV(LatentODEClassifier(**QUICK), cv=2)
     model.fit(X, y, sample_weight=np.linspace(1, 2, len(y)))
@@ -251,7 +254,7 @@ def test_calibrated_probabilities(dense, form):
 GROUPS = np.repeat(np.arange(8), 3)
 
 
-def test_whole_groups_are_held_out(dense):
+def test_group_kfold_of_series_batch(dense):
     X, y = dense
     scores = cross_val_score(
         LatentODEClassifier(**QUICK), as_series(X), y, groups=GROUPS, cv=GroupKFold(4)
@@ -259,7 +262,7 @@ def test_whole_groups_are_held_out(dense):
     assert min(scores) > 0.8
 
 
-def test_weights_and_groups_are_routed(dense):
+def test_metadata_routing_of_weights_and_groups(dense):
     X, y = dense
     model = LatentODEClassifier(**TINY | {"validation_fraction": 0.25})
     weight = np.ones(len(y))
@@ -270,7 +273,7 @@ def test_weights_and_groups_are_routed(dense):
         model.set_fit_request(sample_weight=True, groups=True)
         model.set_score_request(sample_weight=True)
         folds = cross_validate(model, X, y, cv=GroupKFold(4), params=params, return_estimator=True)
-        # Two of six groups of three, where cases would have been 4 of 18.
+        # Two of six groups of three cases; without groups it would be 4 of 18 cases.
         assert [fold.n_val_ for fold in folds["estimator"]] == [6] * 4
         pipeline = make_pipeline(LatentODEReconstructor(**TINY), model)
         with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
@@ -289,7 +292,7 @@ def test_weights_and_groups_are_routed(dense):
                 fit()
 
 
-def test_workers_do_not_take_more_threads_than_there_are_processors():
+def test_cross_val_score_workers_limit_threads():
     code = """
 import joblib, numpy as np, torch
 from sklearn.model_selection import cross_val_score
@@ -297,18 +300,18 @@ from latent_morph import LatentODEReconstructor
 X = np.random.default_rng(0).normal(size=(12, 5))
 model = LatentODEReconstructor(ode="linear", hidden_dim=4, max_epochs=1, random_state=0)
 threads = lambda model, X, y=None: torch.get_num_threads()
-torch.set_num_threads(1)  # of this process; workers begin anew
+torch.set_num_threads(1)  # of this process only, not of workers
 workers = cross_val_score(model, X, cv=2, n_jobs=2, scoring=threads)
 assert 2 * max(workers) <= max(2, joblib.cpu_count()), workers
 one, two = (cross_val_score(model, X, cv=2, n_jobs=n) for n in (None, 2))
 np.testing.assert_allclose(one, two, rtol=1e-4)
 """
-    in_a_process(code)
+    run_in_process(code)
 
 
 @pytest.mark.parametrize("ode", ["morph", "morph-neural", "dopri5"])
 @pytest.mark.parametrize("kind", ALL)
-def test_pickled_estimators_answer_the_same(kind, ode, tmp_path):
+def test_estimator_pickle_and_joblib_round_trip(kind, ode, tmp_path):
     X, y = sines(10)
     model = kind(**{**TINY, "ode": ode}).fit(X, y)
     joblib.dump(model, tmp_path / "model.joblib")

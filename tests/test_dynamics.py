@@ -1,4 +1,4 @@
-"""Learning an ODE from trajectories: the estimator as a user meets it."""
+"""DynamicsRegressor, an ODE learned from trajectories, and its parts."""
 
 import pickle
 
@@ -57,7 +57,7 @@ def spirals(n=4, *, dim=2, seed=0, goal=0.0):
 
 @pytest.fixture(scope="module")
 def spiral():
-    """A model that has learned spirals into (1, 1)."""
+    """A model fitted to spirals into (1, 1)."""
     model = DynamicsRegressor(
         stable=True,
         goal=[1, 1],
@@ -68,18 +68,20 @@ def spiral():
     return model.fit(spirals(6, goal=1.0))
 
 
-# What is learned
+# Accuracy
 
 
-def test_a_spiral_is_learned_and_extends_to_new_starts(spiral):
+def test_dynamics_regressor_fits_spirals_and_new_starts(spiral):
     truth = spirals(6, goal=1.0, seed=5)
     assert -spiral.score(truth) < 1e-3
     t = np.linspace(0, 2, 9)
-    want = 1 + 1.3 * np.exp(-t)[:, None] * np.stack([np.cos(2 * t + 0.5), np.sin(2 * t + 0.5)], 1)
-    np.testing.assert_allclose(spiral.predict(want[0], t), want, atol=0.1)
+    expected = 1 + 1.3 * np.exp(-t)[:, None] * np.stack(
+        [np.cos(2 * t + 0.5), np.sin(2 * t + 0.5)], 1
+    )
+    np.testing.assert_allclose(spiral.predict(expected[0], t), expected, atol=0.1)
 
 
-def test_the_field_is_the_velocity_of_roll_outs(spiral):
+def test_dynamics_regressor_vector_field_is_velocity_of_rollouts(spiral):
     y0 = np.array([[1.5, 0.6], [0.2, 1.9]])
     step = 1e-3
     path = spiral.predict(y0, [-step, step])
@@ -88,7 +90,7 @@ def test_the_field_is_the_velocity_of_roll_outs(spiral):
     )
 
 
-def test_without_zeros_the_field_integrates_to_the_roll_out():
+def test_dynamics_regressor_without_augment_integrates_to_rollout():
     model = DynamicsRegressor(**TINY | {"augment": 0, "max_epochs": 30}).fit(spirals())
     y0, times = np.array([0.8, -0.3]), np.linspace(0, 1, 5)
     solved = solve_ivp(
@@ -97,7 +99,7 @@ def test_without_zeros_the_field_integrates_to_the_roll_out():
     np.testing.assert_allclose(solved.y.T, model.predict(y0, times), atol=1e-3)
 
 
-def test_the_base_is_linear_and_morphs_into_the_answer(spiral):
+def test_dynamics_regressor_base_trajectory_morphs_to_prediction(spiral):
     y0, times = [[1.5, 0.6], [0.2, 1.9]], np.linspace(0, 2, 5)
     base = spiral.base_trajectory(y0, times)
     assert base.shape == (2, 5, 4)
@@ -120,7 +122,7 @@ def test_the_base_is_linear_and_morphs_into_the_answer(spiral):
     ],
     ids=str,
 )
-def test_a_whole_weight_is_so_many_copies(params):
+def test_dynamics_regressor_sample_weight_equals_copies(params):
     X, counts = spirals(5, goal=1.0), np.array([1, 3, 0, 2, 1])
     X[3][1][4, 0] = NAN
     settings = {**TINY, "restarts": 0, "dtype": "float64", "max_epochs": 10, **params}
@@ -133,8 +135,8 @@ def test_a_whole_weight_is_so_many_copies(params):
     assert (weighted.n_train_, repeated.n_train_) == (4, 7)
 
 
-def test_a_weight_of_zero_is_an_absent_trajectory():
-    """Restarts and the choice of what is held out included, digit for digit."""
+def test_dynamics_regressor_sample_weight_zero_equals_absent_trajectory():
+    """Exactly, including restarts and the validation split."""
     X = spirals(6)
     X[2] = (X[2][0] * 100, X[2][1] * 1e6)
     model = DynamicsRegressor(**TINY, validation_fraction=0.2, goal="ends", scale="log")
@@ -149,12 +151,12 @@ def test_a_weight_of_zero_is_an_absent_trajectory():
         model.fit([start_only, X[0]], sample_weight=[1, 0])
 
 
-def test_validation_goes_by_weights():
+def test_dynamics_regressor_sample_weight_in_validation():
     X = as_series([v for _, v in spirals(2)], dtype=torch.float64)
     model = DynamicsRegressor(**TINY).fit(X)
-    once, often = Examples(X, weight=torch.tensor([3.0, 1.0])), Examples(X[[0, 0, 0, 1]])
+    weighted, copied = Examples(X, weight=torch.tensor([3.0, 1.0])), Examples(X[[0, 0, 0, 1]])
     with torch.no_grad():
-        scores = [model._validation_score(model.model_, part) for part in (once, often)]
+        scores = [model._validation_score(model.model_, part) for part in (weighted, copied)]
     assert scores[0] == pytest.approx(scores[1], rel=1e-12)
 
 
@@ -163,7 +165,7 @@ def test_validation_goes_by_weights():
 
 @pytest.mark.parametrize("ode", LINEAR)
 @pytest.mark.parametrize("scale", ["standard", "shared", "none"])
-def test_a_stable_ode_ends_at_its_goal_from_a_thousand_starts_far_away(ode, scale):
+def test_dynamics_regressor_stable_converges_to_goal(ode, scale):
     goal = [1.25, -0.5]
     model = DynamicsRegressor(
         **TINY
@@ -183,7 +185,7 @@ def test_a_stable_ode_ends_at_its_goal_from_a_thousand_starts_far_away(ode, scal
     np.testing.assert_allclose(model.vector_field(goal), 0, atol=1e-5)
 
 
-def test_the_goal_may_be_where_the_trajectories_end():
+def test_dynamics_regressor_goal_ends_is_mean_of_last_states():
     X = spirals(5, goal=2.0)
     X[1][1][-1, 0] = NAN  # the last complete row counts
     model = DynamicsRegressor(**TINY, stable=True, goal="ends").fit(X)
@@ -191,24 +193,24 @@ def test_the_goal_may_be_where_the_trajectories_end():
     np.testing.assert_allclose(model.equilibrium_, np.mean(ends, axis=0), rtol=1e-12)
 
 
-def test_a_stable_ode_without_a_goal_ends_at_its_equilibrium():
+def test_dynamics_regressor_stable_converges_to_equilibrium():
     model = DynamicsRegressor(**TINY, stable=True).fit(spirals())
     path = model.predict(np.random.default_rng(0).normal(size=(20, 2)), [1e6])
     assert np.abs(path[:, 0] - model.equilibrium_).max() < 1e-4
 
 
-@pytest.mark.parametrize("asked", [{"stable": True}, {"goal": [0, 0]}])
+@pytest.mark.parametrize("options", [{"stable": True}, {"goal": [0, 0]}])
 @pytest.mark.parametrize("ode", ["rk4", "morph-neural"])
-def test_solvers_promise_no_stability(asked, ode):
+def test_dynamics_regressor_solver_rejects_stable_and_goal(options, ode):
     with pytest.raises(ValueError, match=r"(stable=True|goal) needs an ode with a linear base"):
-        DynamicsRegressor(ode=ode, max_epochs=1, **asked).fit(spirals())
+        DynamicsRegressor(ode=ode, max_epochs=1, **options).fit(spirals())
 
 
-# Every choice
+# Options
 
 
 @pytest.mark.parametrize("ode", FLOWS)
-def test_every_ode_trains_saves_and_loads(ode, tmp_path):
+def test_dynamics_regressor_every_ode_fits_saves_and_loads(ode, tmp_path):
     t = np.linspace(0, 1, 6)
     X = [(t, np.stack([np.cos(t), a * np.sin(t)], 1)) for a in (1, 2)]
     model = DynamicsRegressor(**TINY | {"ode": ode, "ode_options": options_for(ode)}).fit(X)
@@ -225,7 +227,7 @@ def test_every_ode_trains_saves_and_loads(ode, tmp_path):
 
 
 @pytest.mark.parametrize("scale", ["standard", "shared", "log", "none"])
-def test_scales_come_back_in_units(scale, tmp_path):
+def test_dynamics_regressor_predicts_in_data_units_for_every_scale(scale, tmp_path):
     t = np.linspace(0, 1, 20)
     values = np.stack([1e-5 * np.exp(-3 * t), 100 * np.exp(-t)], 1)
     model = DynamicsRegressor(**TINY | {"scale": scale, "max_epochs": 100}).fit([(t, values)])
@@ -239,7 +241,7 @@ def test_scales_come_back_in_units(scale, tmp_path):
     np.testing.assert_array_equal(copy.predict(values[0], t), path)
 
 
-def test_augment_is_the_number_of_zeros():
+def test_dynamics_regressor_augment_sets_latent_dim():
     for augment, dim in ((None, 4), (0, 2), (3, 5)):
         model = DynamicsRegressor(**TINY | {"augment": augment}).fit(spirals())
         assert model.model_.flow.latent_dim == dim
@@ -249,13 +251,13 @@ def test_augment_is_the_number_of_zeros():
 @pytest.mark.parametrize(
     "change", [{"loss": "mse"}, {"start_noise": 0.1}, {"start_spread": 0.1}, {"restarts": 0}]
 )
-def test_ways_to_train(change):
+def test_dynamics_regressor_training_options_reduce_loss(change):
     model = DynamicsRegressor(**TINY | {"max_epochs": 60} | change).fit(spirals())
     assert model.history_[-1]["train_loss"] < model.history_[0]["train_loss"]
     assert ("restarts" in model.history_[0]) == (change != {"restarts": 0})
 
 
-def test_matching_velocities_is_part_of_the_loss():
+def test_dynamics_regressor_velocity_weight_reduces_velocity_loss():
     model = DynamicsRegressor(**TINY | {"velocity_weight": 0.1, "max_epochs": 40}).fit(spirals())
     assert model.history_[-1]["velocity"] < model.history_[0]["velocity"]
 
@@ -263,7 +265,7 @@ def test_matching_velocities_is_part_of_the_loss():
 # Input
 
 
-def test_every_accepted_form_gives_the_same_model():
+def test_dynamics_regressor_accepts_every_input_form():
     values = np.stack([v[:10] for _, v in spirals(3)])
     t = np.arange(10.0)
     forms = [
@@ -274,16 +276,16 @@ def test_every_accepted_form_gives_the_same_model():
         as_series(values, dtype=torch.float64),
         torch.tensor(values),
     ]
-    answers = [
+    predictions = [
         DynamicsRegressor(**TINY).fit(form).predict(values[:, 0], [1.0, 2.0]) for form in forms
     ]
-    for other in answers[1:]:
-        np.testing.assert_allclose(other, answers[0], rtol=1e-4)
+    for other in predictions[1:]:
+        np.testing.assert_allclose(other, predictions[0], rtol=1e-4)
 
 
-def test_gaps_are_not_values():
+def test_dynamics_regressor_missing_values():
     X = spirals(4)
-    X[0][1][0, 1] = NAN  # starts at the second row, where both are there
+    X[0][1][0, 1] = NAN  # starts at the second row, the first complete one
     X[1][1][3:6, 0] = NAN
     model = DynamicsRegressor(**TINY | {"max_epochs": 30}).fit(X)
     path = model.predict(X)
@@ -292,7 +294,7 @@ def test_gaps_are_not_values():
     assert np.isfinite(model.score(X))
 
 
-def test_answers_have_the_shape_of_the_question(spiral):
+def test_dynamics_regressor_output_shapes(spiral):
     assert spiral.predict([1.0, 0.0], [0.0, 1.0, 2.0]).shape == (3, 2)
     assert spiral.predict([[1.0, 0.0]], [0.0, 1.0, 2.0]).shape == (1, 3, 2)
     each = spiral.predict([[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.5, 2.0]])
@@ -315,13 +317,13 @@ def test_answers_have_the_shape_of_the_question(spiral):
         ([([0.0, 1.0], [[NAN, 1.0], [1.0, 1.0]])], "nothing observed after the first complete"),
     ],
 )
-def test_what_is_no_trajectory_is_refused_in_words(X, message):
+def test_dynamics_regressor_rejects_invalid_trajectories(X, message):
     with pytest.raises(ValueError, match=message):
         DynamicsRegressor(**TINY).fit(X)
 
 
 @pytest.mark.parametrize(
-    ("ask", "message"),
+    ("call", "message"),
     [
         (lambda m: m.predict([1.0, 2.0, 3.0], [1.0]), r"y0 must have 2 values per state.*\(3,\)"),
         (lambda m: m.predict([[1.0]], [1.0]), r"y0 must have 2 values per state.*\(1, 1\)"),
@@ -336,9 +338,9 @@ def test_what_is_no_trajectory_is_refused_in_words(X, message):
         (lambda m: m.vector_field([1.0]), "y must have 2 values per state"),
     ],
 )
-def test_wrong_questions_are_answered_in_words(spiral, ask, message):
+def test_dynamics_regressor_rejects_invalid_queries(spiral, call, message):
     with pytest.raises(ValueError, match=message):
-        ask(spiral)
+        call(spiral)
 
 
 @pytest.mark.parametrize(
@@ -355,45 +357,48 @@ def test_wrong_questions_are_answered_in_words(spiral, ask, message):
         ({"device": "nowhere"}, "device 'nowhere' cannot be used"),
     ],
 )
-def test_wrong_parameters_are_named(wrong, message):
+def test_dynamics_regressor_rejects_invalid_parameters(wrong, message):
     with pytest.raises(ValueError, match=message):
         DynamicsRegressor(**TINY | wrong).fit(spirals())
 
 
-def test_before_fit_there_are_no_answers(tmp_path):
-    for ask in ("predict", "base_trajectory"):
+def test_dynamics_regressor_not_fitted_error(tmp_path):
+    for method in ("predict", "base_trajectory"):
         with pytest.raises(NotFittedError):
-            getattr(DynamicsRegressor(), ask)([0.0], [1.0])
-    for ask in ("vector_field", "score", "save", "morph"):
+            getattr(DynamicsRegressor(), method)([0.0], [1.0])
+    for method in ("vector_field", "score", "save", "morph"):
         with pytest.raises(NotFittedError):
-            getattr(DynamicsRegressor(), ask)([0.0])
+            getattr(DynamicsRegressor(), method)([0.0])
 
 
 # Training
 
 
-def test_the_same_seed_gives_the_same_model():
+def test_dynamics_regressor_random_state_is_reproducible():
     first, second = (DynamicsRegressor(**TINY).fit(spirals()) for _ in range(2))
     np.testing.assert_array_equal(first.predict([1, 0], [1.0]), second.predict([1, 0], [1.0]))
     other = DynamicsRegressor(**TINY | {"random_state": 1}).fit(spirals())
     assert not np.array_equal(first.predict([1, 0], [1.0]), other.predict([1, 0], [1.0]))
 
 
-def test_held_out_trajectories_choose_the_step_and_are_then_learned_from():
-    seen = []
-    options = {"validation_fraction": 0.25, "callbacks": [lambda h, s: seen.append(s.max_epochs)]}
+def test_dynamics_regressor_validation_selects_epoch_and_refits():
+    max_epochs = []
+    options = {
+        "validation_fraction": 0.25,
+        "callbacks": [lambda h, s: max_epochs.append(s.max_epochs)],
+    }
     model = DynamicsRegressor(**TINY | {"max_epochs": 12} | options).fit(spirals(8))
     assert (model.n_train_, model.n_val_) == (6, 2)
     scores = [row["validation_score"] for row in model.history_]
     assert model.best_epoch_ == 1 + int(np.argmax(scores)) and len(scores) == 12
-    assert seen.count(12) >= 12 and len(seen) == 12 + model.best_epoch_
+    assert max_epochs.count(12) >= 12 and len(max_epochs) == 12 + model.best_epoch_
     alone = DynamicsRegressor(**TINY | {"max_epochs": 12, "refit": False} | options)
     assert not np.array_equal(
         alone.fit(spirals(8)).predict([1, 0], [1.0]), model.predict([1, 0], [1.0])
     )
 
 
-def test_patience_and_budget_end_training():
+def test_dynamics_regressor_patience_and_budget_end_training():
     patient = DynamicsRegressor(
         **TINY | {"max_epochs": 500, "patience": 3, "validation_fraction": 0.25, "refit": False}
     ).fit(spirals(8))
@@ -402,16 +407,16 @@ def test_patience_and_budget_end_training():
     assert 1 <= hurried.n_iter_ < 10**6
 
 
-def test_training_continues_where_it_was_interrupted(tmp_path):
-    class Enough(Exception):
+def test_dynamics_regressor_resumes_after_interrupt(tmp_path):
+    class Interrupt(Exception):
         pass
 
     def stop(history, settings):
         if len(history.rows) == 4:
-            raise Enough
+            raise Interrupt
 
     options = TINY | {"max_epochs": 8, "checkpoint": tmp_path / "state.pt"}
-    with pytest.raises(Enough):
+    with pytest.raises(Interrupt):
         DynamicsRegressor(**options, callbacks=[stop]).fit(spirals())
     model = DynamicsRegressor(**options, resume=True).fit(spirals())
     whole = DynamicsRegressor(**TINY | {"max_epochs": 8}).fit(spirals())
@@ -419,7 +424,7 @@ def test_training_continues_where_it_was_interrupted(tmp_path):
     assert len(model.history_) == 8
 
 
-def test_divergence_is_reported_not_learned():
+def test_dynamics_regressor_divergence_raises_training_error():
     with pytest.raises(TrainingError):
         DynamicsRegressor(**TINY | {"learning_rate": 1e30, "max_epochs": 20}).fit(spirals())
 
@@ -427,29 +432,27 @@ def test_divergence_is_reported_not_learned():
 # Files and tools
 
 
-def test_files_of_other_models_are_refused(tmp_path, spiral):
+def test_dynamics_regressor_rejects_files_of_other_models(tmp_path, spiral):
     path = spiral.save(tmp_path / "dynamics.safetensors")
     with pytest.raises(ValueError, match="does not hold|must hold a LatentODEReconstructor"):
         LatentODEReconstructor.load(path)
     series = LatentODEReconstructor(hidden_dim=4, latent_dim=4, max_epochs=1).fit(spirals())
     with pytest.raises(ValueError, match="must hold a DynamicsRegressor, got a Latent"):
         DynamicsRegressor.load(series.save(tmp_path / "series.safetensors"))
-    with pytest.raises(
-        ValueError, match="ode must be a registered name to be saved"
-    ):
+    with pytest.raises(ValueError, match="ode must be a registered name to be saved"):
         DynamicsRegressor(**TINY | {"ode": LinearFlow, "ode_options": None}).fit(spirals()).save(
             tmp_path / "function.safetensors"
         )
 
 
-def test_pickles_and_clones(spiral, tmp_path):
+def test_dynamics_regressor_pickle_joblib_and_clone(spiral, tmp_path):
     joblib.dump(spiral, tmp_path / "model.joblib")
     for copy in (pickle.loads(pickle.dumps(spiral)), joblib.load(tmp_path / "model.joblib")):
         np.testing.assert_array_equal(copy.predict([1, 0], [1.0]), spiral.predict([1, 0], [1.0]))
     assert not hasattr(clone(spiral), "model_")
 
 
-def test_scikit_learns_searches_take_trajectories():
+def test_dynamics_regressor_grid_search_and_cross_val_score():
     X = as_series([v[:10] for _, v in spirals(6)])
     search = GridSearchCV(DynamicsRegressor(**TINY), {"restarts": [0, 1]}, cv=2).fit(X)
     assert (search.cv_results_["mean_test_score"] < 0).all()
@@ -460,17 +463,18 @@ def test_scikit_learns_searches_take_trajectories():
 
 
 @pytest.mark.parametrize(("dim", "augment"), [(2, 0), (2, 2), (3, 0), (3, 3), (2, 3)])
-@pytest.mark.parametrize("sense", [1.0, -1.0])
-def test_a_linear_base_starts_as_the_fit(float64, dim, augment, sense):
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_initialize_linear_matches_matrix(float64, dim, augment, sign):
     matrix = torch.diag(torch.tensor([-0.5, -0.5, -1.0])[:dim])
-    matrix[0, 1], matrix[1, 0] = -2.0 * sense, 3.0 * sense
+    matrix[0, 1], matrix[1, 0] = -2.0 * sign, 3.0 * sign
     flow = LinearFlow(dim + augment)
     initialize_linear(flow, matrix)
-    size = 1e-10 if dim == 2 or not augment else 0.5  # a real mode among pairs turns a little
-    assert (flow.matrix().detach()[:dim, :dim] - matrix).abs().max() < size
+    # A real mode among pairs rotates slightly.
+    tolerance = 1e-10 if dim == 2 or not augment else 0.5
+    assert (flow.matrix().detach()[:dim, :dim] - matrix).abs().max() < tolerance
 
 
-def test_a_stable_or_real_base_starts_as_near_as_it_can(float64):
+def test_initialize_linear_of_stable_and_real_flows(float64):
     growing = torch.tensor([[0.3, -2.0], [2.0, 0.3]])
     stable, real = LinearFlow(4, stable=True), LinearFlow(4, spectrum="real")
     for flow in (stable, real):
@@ -483,31 +487,31 @@ def test_a_stable_or_real_base_starts_as_near_as_it_can(float64):
     assert explosive.rates.max() <= 1.0
 
 
-def test_least_squares_finds_the_matrix(float64):
+def test_fit_matrix_recovers_matrix(float64):
     matrix = torch.tensor([[-0.1, -2.0], [1.0, -0.3]])
     times = torch.linspace(0, 2, 200)
     flow = torch.linalg.matrix_exp(times[:, None, None] * matrix) @ torch.tensor([1.0, 2.0])
     batch = as_series([(times.numpy(), flow.numpy())], dtype=torch.float64)
     states, velocity, _ = finite_differences(batch)
-    found = fit_matrix(states, velocity)
-    assert (found - matrix).abs().max() < 0.01
+    actual = fit_matrix(states, velocity)
+    assert (actual - matrix).abs().max() < 0.01
 
 
 @pytest.mark.parametrize("loss", ["mae", "mse"])
-def test_what_is_masked_matters_to_nothing(loss):
+def test_rollout_loss_ignores_masked_values(loss):
     X = as_series([v for _, v in spirals(3)])
     X.mask[0, 5:8, 1] = False
     model = DynamicsModel(LinearFlow(4), 2)
     function = RolloutLoss(loss, velocity_weight=0.1, restarts=3, start_noise=0.1)
     losses = []
-    for junk in (0.0, 1e30):  # whose square is no number
+    for junk in (0.0, 1e30):  # whose square overflows
         X.values[~X.mask] = junk
         step = Step(0.5, torch.Generator().manual_seed(0), np.random.RandomState(0))
         losses.append(float(function(model, Examples(X), step).total.detach()))
     assert losses[0] == losses[1]
 
 
-def test_a_shifted_start_fades_out_along_the_trajectory():
+def test_rollout_loss_start_shift_fades_linearly():
     X = as_series([v[:10] for _, v in spirals(3)])
     starts = RolloutLoss(start_spread=1.0).draw_starts(X, torch.Generator().manual_seed(0))
     shift = starts.target - X.values
@@ -518,34 +522,34 @@ def test_a_shifted_start_fades_out_along_the_trajectory():
     assert torch.equal(DynamicsModel(LinearFlow(4), 2)(X).target, X.values)
 
 
-def test_a_shift_can_fade_sooner():
+def test_rollout_loss_spread_fade_is_a_power():
     X = as_series([v[:10] for _, v in spirals(3)])
     loss = RolloutLoss(start_spread=1.0, spread_fade=3.0)
     shift = loss.draw_starts(X, torch.Generator().manual_seed(0)).target - X.values
     torch.testing.assert_close(shift[:, 3], shift[:, 0] * (6 / 9) ** 3)
 
 
-def coming_together(power, n=5, *, seed=0):
-    """Trajectories whose differences fade by a power, at times and of lengths of their own."""
+def make_converging(power, n=5, *, seed=0):
+    """Trajectories whose differences fade by a power, each with its own times and length."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(n):
-        share = np.r_[0, np.sort(rng.uniform(0, 1, 300 + 10 * i)), 1]
-        common = np.stack([np.sin(4 * share), np.cos(3 * share)], 1)
-        path = common + rng.normal(size=2) * ((1 - share) ** power)[:, None]
+        progress = np.r_[0, np.sort(rng.uniform(0, 1, 300 + 10 * i)), 1]
+        mean = np.stack([np.sin(4 * progress), np.cos(3 * progress)], 1)
+        path = mean + rng.normal(size=2) * ((1 - progress) ** power)[:, None]
         path[rng.integers(1, 300, 20), 0] = NAN
-        made.append((5 + (1 + i) * share, path))
+        made.append((5 + (1 + i) * progress, path))
     return made
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0, 4.0])
-def test_how_fast_differences_fade_is_measured(power):
+def test_measure_fade_recovers_power(power):
     # The powers that are tried are 9 % apart.
-    assert measure_fade(as_series(coming_together(power))) == pytest.approx(power, rel=0.05)
+    assert measure_fade(as_series(make_converging(power))) == pytest.approx(power, rel=0.05)
 
 
-def test_weights_count_where_fading_is_measured():
-    one, two = coming_together(1.0), coming_together(4.0, seed=1)
+def test_measure_fade_weights_equal_copies():
+    one, two = make_converging(1.0), make_converging(4.0, seed=1)
     weight = torch.tensor([3.0] * 5 + [1.0] * 5)
     copies = as_series([*one, *one, *one, *two])
     assert measure_fade(as_series([*one, *two]), weight) == measure_fade(copies)
@@ -553,18 +557,18 @@ def test_weights_count_where_fading_is_measured():
     assert measure_fade(as_series([*one, *two]), nothing) == measure_fade(as_series(one))
 
 
-def test_where_nothing_tells_shifts_fade_evenly():
-    path = coming_together(2.0)[0]
+def test_measure_fade_without_information_is_one():
+    path = make_converging(2.0)[0]
     assert measure_fade(as_series([path])) == 1.0
     assert measure_fade(as_series([path, path])) == 1.0
-    for path in coming_together(2.0, n=8):  # copies are apart by rounding, which tells nothing
+    for path in make_converging(2.0, n=8):  # copies differ by rounding only
         copies = as_series([path] * 3, dtype=torch.float64)
         assert measure_fade(copies, torch.tensor([0.1, 0.2, 0.7])) == 1.0
     assert measure_fade(as_series([([0.0], [[1.0]]), ([0.0], [[2.0]])])) == 1.0
 
 
-def test_the_estimator_measures_how_shifts_fade_unless_told(monkeypatch):
-    X, losses, train = coming_together(4.0, n=3), [], dynamics.train
+def test_dynamics_regressor_measures_spread_fade_unless_given(monkeypatch):
+    X, losses, train = make_converging(4.0, n=3), [], dynamics.train
 
     def recording(model, loss, *args, **options):
         losses.append(loss)
@@ -574,8 +578,8 @@ def test_the_estimator_measures_how_shifts_fade_unless_told(monkeypatch):
     params = {**TINY, "start_spread": 0.1, "scale": "none"}
     measured = DynamicsRegressor(**params).fit(X)
     assert losses[-1].spread_fade == pytest.approx(4.0, rel=0.05)
-    told = DynamicsRegressor(**params, spread_fade=1.5).fit(X)
+    given = DynamicsRegressor(**params, spread_fade=1.5).fit(X)
     assert losses[-1].spread_fade == 1.5
-    assert told.history_ != measured.history_
+    assert given.history_ != measured.history_
     with pytest.raises(ValueError, match="spread_fade"):
         DynamicsRegressor(spread_fade=0).fit(X)

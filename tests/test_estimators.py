@@ -1,4 +1,4 @@
-"""The estimators learn, answer the same however they are asked, and refuse in clear words."""
+"""The latent ODE estimators: accuracy, consistent predictions, weights and errors."""
 
 import numpy as np
 import pandas as pd
@@ -31,14 +31,14 @@ SMALL = {
 }
 TINY = {**SMALL, "hidden_dim": 4, "decoder_width": 4, "max_epochs": 1, "ode": "linear"}
 TINY["ode_options"] = None
-# Nothing about a step is random.
+# Without randomness in a training step.
 EXACT = {"batch_size": 256, "sample_z0": False, "dtype": "float64"}
 NO_DROPOUT = {"encoder_options": {"dropout": 0.0}}  # of the encoder "morph"
 ALL = (LatentODEClassifier, LatentODEPointClassifier, LatentODEReconstructor)
 
 
 def sines(n, seed=0):
-    """Irregular, ragged, of random phase; the label is the frequency."""
+    """Irregular sine waves of unequal length and random phase; the label is the frequency."""
     rng = np.random.default_rng(seed)
     X, y = [], []
     for i in range(n):
@@ -49,7 +49,7 @@ def sines(n, seed=0):
 
 
 def rising(n, seed=0):
-    """The label of a point says which way the wave goes there."""
+    """Sine waves with a label per point: whether the wave rises or falls there."""
     rng = np.random.default_rng(seed)
     times = [np.sort(rng.uniform(0, 6, rng.integers(12, 20))) for _ in range(n)]
     X = [(t, np.sin(t)) for t in times]
@@ -75,7 +75,7 @@ def classifier():
 
 
 @pytest.fixture(scope="module")
-def points():
+def point_classifier():
     X, y = rising(60)
     return LatentODEPointClassifier(max_epochs=15, **SMALL).fit(X, y)
 
@@ -88,18 +88,18 @@ def reconstructor():
 # Learning
 
 
-def test_classifies_series_it_has_not_seen(classifier):
+def test_classifier_score_on_new_series(classifier):
     X, y = sines(80, seed=1)
     assert classifier.score(X, y) > 0.9
     assert set(classifier.predict(X)) == {"fast", "slow"}
 
 
-def test_classifies_time_points_of_series_it_has_not_seen(points):
+def test_point_classifier_score_on_new_series(point_classifier):
     X, y = rising(40, seed=1)
-    assert points.score(X, y) > 0.9
+    assert point_classifier.score(X, y) > 0.9
 
 
-def test_reconstructs_what_it_was_not_shown(reconstructor):
+def test_reconstructor_score_on_hidden_points(reconstructor):
     truth = decays(40, seed=1)
     fewer = [(times[::2], values[::2]) for times, values in truth]
     variance = np.nanvar(np.concatenate([values for _, values in truth]))
@@ -107,7 +107,7 @@ def test_reconstructs_what_it_was_not_shown(reconstructor):
     assert reconstructor.score(truth) > -0.1 * variance
 
 
-def test_the_standard_deviation_is_about_the_error(reconstructor):
+def test_reconstructor_std_matches_error(reconstructor):
     truth = decays(40, seed=1)
     mean, std = reconstructor.reconstruct(truth, return_std=True)
     values = np.full_like(mean, NAN)
@@ -117,22 +117,22 @@ def test_the_standard_deviation_is_about_the_error(reconstructor):
     assert 0.3 < np.sqrt(np.mean(z**2)) < 2
 
 
-def test_learns_to_fill_in_and_from_richer_targets():
+def test_reconstructor_learns_with_keep_and_with_targets():
     X = decays(30)
     fewer = [(times[::2], values[::2]) for times, values in X]
     settings = {**SMALL, "max_epochs": 3}
-    filled = LatentODEReconstructor(keep=0.5, **settings).fit(X)
-    taught = LatentODEReconstructor(**settings).fit(fewer, X)
-    assert taught.history_[-1]["train_loss"] < taught.history_[0]["train_loss"]
-    assert filled.history_[-1]["train_loss"] < filled.history_[0]["train_loss"]
+    with_keep = LatentODEReconstructor(keep=0.5, **settings).fit(X)
+    with_targets = LatentODEReconstructor(**settings).fit(fewer, X)
+    assert with_targets.history_[-1]["train_loss"] < with_targets.history_[0]["train_loss"]
+    assert with_keep.history_[-1]["train_loss"] < with_keep.history_[0]["train_loss"]
     with pytest.raises(
         ValueError, match="y must have 30 series of 2 channels as X has, got 29 of 2"
     ):
-        taught.fit(fewer, X[:-1])
+        with_targets.fit(fewer, X[:-1])
 
 
 @pytest.mark.parametrize("ode", latent_morph.FLOWS)
-def test_every_ode_fits_and_answers_in_numbers(ode):
+def test_classifier_fits_every_ode(ode):
     X, y = sines(6)
     X = [(times[:4] / 6, values[:4]) for times, values in X]
     model = LatentODEClassifier(**{**TINY, "ode": ode}).fit(X, y)
@@ -141,7 +141,7 @@ def test_every_ode_fits_and_answers_in_numbers(ode):
 
 
 @pytest.mark.parametrize("ode", ["linear", "morph", "euler", "dopri5"])
-def test_gru_ode_encoder_takes_every_kind_of_ode(ode):
+def test_classifier_gru_ode_encoder_fits_every_kind_of_ode(ode):
     X, y = sines(6)
     X = [(times[:4] / 6, values[:4]) for times, values in X]
     options = {"encoder": "gru-ode", "encoder_options": {"ode": ode}}
@@ -149,7 +149,7 @@ def test_gru_ode_encoder_takes_every_kind_of_ode(ode):
     assert np.isfinite(model.predict_proba(X)).all()
 
 
-def test_a_recipe_serves_as_ode():
+def test_classifier_accepts_recipe_as_ode():
     X, y = sines(6)
 
     def recipe(latent_dim, stable):
@@ -159,27 +159,31 @@ def test_a_recipe_serves_as_ode():
     assert model.fit(X, y).model_.flow.stable
 
 
-# Answers
+# Predictions
 
 
-def test_probabilities_sum_to_one(classifier, points):
+def test_predict_proba_sums_to_one(classifier, point_classifier):
     proba = classifier.predict_proba(sines(9)[0])
     assert proba.shape == (9, 2)
     np.testing.assert_allclose(proba.sum(1), 1, atol=1e-6)
-    for part, (times, _) in zip(points.predict_proba(rising(9)[0]), rising(9)[0], strict=True):
+    for part, (times, _) in zip(
+        point_classifier.predict_proba(rising(9)[0]), rising(9)[0], strict=True
+    ):
         assert part.shape == (len(times), 2)
         np.testing.assert_allclose(part.sum(1), 1, atol=1e-6)
 
 
-def test_answers_do_not_depend_on_batch_mates(classifier, points, reconstructor):
+def test_estimator_predictions_are_independent_of_batch(
+    classifier, point_classifier, reconstructor
+):
     X, _ = sines(30, seed=2)
     together = classifier.predict_proba(X)
     alone = np.concatenate([classifier.predict_proba([case]) for case in X[:5]])
     np.testing.assert_allclose(together[:5], alone, atol=1e-5)
     X, _ = rising(30, seed=2)
-    together = points.predict_proba(X)
+    together = point_classifier.predict_proba(X)
     for case in range(5):
-        alone = points.predict_proba(X[case : case + 1])
+        alone = point_classifier.predict_proba(X[case : case + 1])
         np.testing.assert_allclose(together[case], alone[0], atol=1e-5)
     X = decays(30, seed=2)
     mean, std = reconstructor.reconstruct(X, [0.5, 1.0], return_std=True)
@@ -191,46 +195,46 @@ def test_answers_do_not_depend_on_batch_mates(classifier, points, reconstructor)
     )
 
 
-def test_many_series_are_answered_as_few_are(classifier):
+def test_classifier_predictions_are_independent_of_chunks(classifier):
     X, _ = sines(10)
-    many = classifier.predict_proba(X * 60)  # more than a chunk
+    many = classifier.predict_proba(X * 60)  # more than one chunk
     np.testing.assert_allclose(many, np.tile(classifier.predict_proba(X), (60, 1)), atol=1e-5)
 
 
-def test_neither_padding_nor_what_is_not_observed_moves_an_answer(classifier, points):
-    for model, X in ((classifier, sines(8)[0]), (points, rising(8)[0])):
+def test_predict_proba_ignores_padding_and_unobserved_values(classifier, point_classifier):
+    for model, X in ((classifier, sines(8)[0]), (point_classifier, rising(8)[0])):
         batch = as_series([(t, np.where(np.arange(len(t)) % 5 == 2, NAN, v)) for t, v in X])
         wide = batch._pad_to(batch.n_times + 4)
         noisy = SeriesBatch(
             torch.where(wide.mask, wide.values, 1e6), wide.times, wide.mask, wide.lengths
         )
-        plain, answer = model.predict_proba(batch), model.predict_proba(noisy)
-        for one, other in zip(plain, answer, strict=True):
+        plain, perturbed = model.predict_proba(batch), model.predict_proba(noisy)
+        for one, other in zip(plain, perturbed, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_points_never_observed_are_answered_as_if_they_were_rows(points):
+def test_point_classifier_predicts_at_unobserved_times(point_classifier):
     X, _ = rising(5, seed=3)
     times = np.array([4.4, -0.5, 1.0, 7.5])
-    answer = points.predict_proba(X, times)
-    assert answer.shape == (5, 4, 2) and points.predict(X, times).shape == (5, 4)
+    proba = point_classifier.predict_proba(X, times)
+    assert proba.shape == (5, 4, 2) and point_classifier.predict(X, times).shape == (5, 4)
     for case, (t, values) in enumerate(X):
         for k in (0, 2):
             row = np.searchsorted(t, times[k])
-            if row == 0:  # another start, so another clock
+            if row == 0:  # a new first row would shift the time origin
                 continue
-            asked = (np.insert(t, row, times[k]), np.insert(values, row, NAN))
+            with_row = (np.insert(t, row, times[k]), np.insert(values, row, NAN))
             np.testing.assert_allclose(
-                points.predict_proba([asked])[0][row], answer[case, k], atol=1e-5
+                point_classifier.predict_proba([with_row])[0][row], proba[case, k], atol=1e-5
             )
-    own = points.predict_proba(X[:1], X[0][0])  # at observed times: what is known of the row
+    own = point_classifier.predict_proba(X[:1], X[0][0])  # at observed times
     np.testing.assert_allclose(own[0].sum(-1), 1, atol=1e-6)
     inside = np.linspace(0.5, 5.5, 21)
-    right = points.predict(X, inside) == np.where(np.cos(inside) > 0, "up", "down")
+    right = point_classifier.predict(X, inside) == np.where(np.cos(inside) > 0, "up", "down")
     assert right.mean() > 0.8
 
 
-def test_epoch_seconds_are_as_good_as_small_numbers(classifier, points, reconstructor):
+def test_estimator_epoch_seconds_match_small_times(classifier, point_classifier, reconstructor):
     def later(X):
         return [(times + 1.7e9, values) for times, values in X]
 
@@ -239,7 +243,9 @@ def test_epoch_seconds_are_as_good_as_small_numbers(classifier, points, reconstr
         classifier.predict_proba(later(X)), classifier.predict_proba(X), atol=1e-4
     )
     X = rising(8)[0]
-    for one, other in zip(points.predict_proba(later(X)), points.predict_proba(X), strict=True):
+    for one, other in zip(
+        point_classifier.predict_proba(later(X)), point_classifier.predict_proba(X), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=1e-4)
     X = decays(8)
     starts = np.array([[times[0]] for times, _ in X])
@@ -250,14 +256,14 @@ def test_epoch_seconds_are_as_good_as_small_numbers(classifier, points, reconstr
     np.testing.assert_allclose(fitted.transform(later(X)), plain.transform(X), atol=1e-4)
 
 
-def test_values_on_a_large_offset_keep_their_changes():
+def test_reconstructor_values_with_large_offset():
     X = np.sin(np.random.default_rng(0).uniform(0, 6, (12, 8)))
     one = LatentODEReconstructor(**TINY).fit(X)
     other = LatentODEReconstructor(**TINY).fit(X + 1e7)
     np.testing.assert_allclose(one.predict(X), other.predict(X + 1e7) - 1e7, atol=1e-3)
 
 
-def test_when_a_series_starts_matters_only_on_an_absolute_clock():
+def test_time_origin_absolute_depends_on_start_time():
     X, y = sines(12)
     later = [(times + 2.0, values) for times, values in X]
     for origin, same in (("case", True), ("absolute", False)):
@@ -266,7 +272,7 @@ def test_when_a_series_starts_matters_only_on_an_absolute_clock():
         assert model.reconstruct(X, [1.0, 2.0]).shape == (12, 2, 1)
 
 
-def test_reconstruct_forecast_and_sample_have_the_shapes_they_promise(reconstructor):
+def test_reconstructor_output_shapes(reconstructor):
     X = decays(6)
     lengths = [len(times) for times, _ in X]
     mean, std = reconstructor.reconstruct(X, return_std=True)
@@ -289,7 +295,7 @@ def test_reconstruct_forecast_and_sample_have_the_shapes_they_promise(reconstruc
     assert not np.array_equal(drawn, reconstructor.sample(5, [0.0, 1.0, 2.0], random_state=1))
 
 
-def test_timedeltas_are_seconds(reconstructor):
+def test_reconstructor_timedeltas_are_seconds(reconstructor):
     X = decays(3)
     np.testing.assert_array_equal(
         reconstructor.reconstruct(X, pd.to_timedelta([500, 1500], unit="ms")),
@@ -297,7 +303,7 @@ def test_timedeltas_are_seconds(reconstructor):
     )
 
 
-def test_latent_trajectories_start_where_transform_says_and_decode_to_the_answer(reconstructor):
+def test_latent_trajectory_starts_at_transform_and_decodes_to_reconstruction(reconstructor):
     X = decays(5, seed=3)
     own = reconstructor.latent_trajectory(X)
     longest = max(len(times) for times, _ in X)
@@ -309,14 +315,14 @@ def test_latent_trajectories_start_where_transform_says_and_decode_to_the_answer
         assert np.isnan(states[len(times) :]).all() and np.isfinite(states[: len(times)]).all()
     with torch.no_grad():
         decoded = reconstructor.model_.decoder(torch.from_numpy(own)).mean
-    wanted = reconstructor.reconstruct(X, n_samples=0)
-    found = reconstructor.scaler_.inverse_values(decoded.double())
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    expected = reconstructor.reconstruct(X, n_samples=0)
+    actual = reconstructor.scaler_.inverse_values(decoded.double())
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
     with pytest.raises(ValueError, match=r"times must have shape \(Q,\) or \(5, Q\)"):
         reconstructor.latent_trajectory(X, np.zeros((4, 2)))
 
 
-def test_fewer_draws_of_the_posterior_are_its_mean(reconstructor):
+def test_reconstruct_n_samples_is_near_prediction(reconstructor):
     X = decays(4)
     mean = reconstructor.predict(X)
     many = reconstructor.reconstruct(X, n_samples=64)
@@ -352,7 +358,7 @@ def forms():
 
 @pytest.mark.parametrize("form", forms())
 @pytest.mark.parametrize("kind", ALL)
-def test_every_form_of_series_gives_the_same_answer(kind, form):
+def test_estimator_accepts_every_input_form(kind, form):
     X, y = forms(), np.arange(12) % 2
     reference = kind(**TINY).fit(X["array"], y)
     model = kind(**TINY).fit(X[form], y)
@@ -361,7 +367,7 @@ def test_every_form_of_series_gives_the_same_answer(kind, form):
     assert (model.n_channels_, model.n_features_in_) == (2, 2)
 
 
-def test_a_list_of_unequal_series_may_be_asked_about_equal_ones():
+def test_classifier_fits_unequal_and_predicts_equal_lengths():
     X, y = [np.ones(3), np.zeros(5), np.ones(4)] * 4, [0, 1, 0] * 4
     model = LatentODEClassifier(**TINY).fit(X, y)
     assert model.predict(X[:1]).shape == (1,)
@@ -369,7 +375,7 @@ def test_a_list_of_unequal_series_may_be_asked_about_equal_ones():
     assert model.predict([[1.0, 2.0], [3.0, 4.0]]).shape == (2,)
 
 
-def test_a_fit_on_series_forgets_the_columns_of_a_fit_on_a_frame():
+def test_classifier_refit_on_series_forgets_columns():
     frame = pd.DataFrame(np.random.default_rng(0).random((12, 4)), columns=list("abcd"))
     y = np.arange(12) % 2
     model = LatentODEClassifier(**TINY).fit(frame, y)
@@ -382,7 +388,7 @@ def test_a_fit_on_series_forgets_the_columns_of_a_fit_on_a_frame():
 @pytest.mark.parametrize(
     "labels", [["a", "b"], [3, 7], [0.0, 1.0], [False, True], pd.array(["x", "y"])], ids=str
 )
-def test_labels_come_back_as_they_went_in(labels):
+def test_classifier_keeps_label_types(labels):
     X = [np.full(4, float(i % 2)) for i in range(12)]
     y = [labels[i % 2] for i in range(12)]
     model = LatentODEClassifier(**{**TINY, "max_epochs": 15, "learning_rate": 0.1}).fit(X, y)
@@ -390,7 +396,7 @@ def test_labels_come_back_as_they_went_in(labels):
     assert list(model.predict(X)) == y
 
 
-def test_one_label_per_series_gives_one_answer_a_series():
+def test_point_classifier_one_label_per_series():
     X, y = sines(12)
     model = LatentODEPointClassifier(**TINY).fit(X, y)
     assert model.one_label_per_series_
@@ -399,25 +405,25 @@ def test_one_label_per_series_gives_one_answer_a_series():
     assert 0 <= model.score(X, y) <= 1
 
 
-def test_labels_of_points_as_array_frame_and_list():
+def test_point_classifier_label_forms():
     X = np.random.default_rng(0).random((12, 4))
     y = (X > 0.5).astype(int)
-    answers = [
+    probas = [
         LatentODEPointClassifier(**TINY).fit(X, labels).predict_proba(X)
         for labels in (y, pd.DataFrame(y), y.tolist(), list(y), torch.from_numpy(y))
     ]
-    assert answers[0].shape == (12, 4, 2)
-    for answer in answers[1:]:
-        np.testing.assert_array_equal(answer, answers[0])
+    assert probas[0].shape == (12, 4, 2)
+    for proba in probas[1:]:
+        np.testing.assert_array_equal(proba, probas[0])
 
 
 # Weights, groups, splits
 
 
-def test_weights_decide_between_contradicting_labels():
+def test_sample_weight_and_class_weight_decide_contradicting_labels():
     X, y = [np.zeros(2)] * 20, np.arange(20) % 2
     settings = {**TINY, "max_epochs": 8, "batch_size": 1, "validation_fraction": 0.0}
-    settings |= {"gradient_clip": None, **NO_DROPOUT}  # a clipped step has lost its weight
+    settings |= {"gradient_clip": None, **NO_DROPOUT}  # clipping would remove the weights
     weight = np.where(y == 1, 9.0, 1.0)
     by_case = LatentODEClassifier(**settings).fit(X, y, sample_weight=weight)
     assert by_case.predict_proba(X[:1])[0, 1] > 0.7
@@ -429,7 +435,7 @@ def test_weights_decide_between_contradicting_labels():
     assert 0.3 < balanced.predict_proba(X[:1])[0, 1] < 0.7
 
 
-def test_weights_of_one_and_of_any_other_constant_change_nothing():
+def test_sample_weight_constant_changes_nothing():
     X, y = sines(12)
     plain = LatentODEClassifier(**TINY).fit(X, y).predict_proba(X)
     for constant in (1.0, 1000.0):
@@ -440,33 +446,35 @@ def test_weights_of_one_and_of_any_other_constant_change_nothing():
 @pytest.mark.parametrize(
     ("weight", "match"), [(-np.ones(12), "[Nn]egative"), (np.zeros(12), "zero"), ([1.0], "shape")]
 )
-def test_refuses_other_weights(weight, match):
+def test_sample_weight_rejects_invalid_values(weight, match):
     with pytest.raises(ValueError, match=match):
         LatentODEClassifier(**TINY).fit(*sines(12), sample_weight=weight)
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_weight_of_zero_is_an_absent_series(kind):
-    """Whatever it holds: neither scales, nor splits, nor classes know of it."""
+def test_sample_weight_zero_equals_absent_series(kind):
+    """Whatever its values are: neither scales, nor splits, nor classes depend on it."""
     X, y = sines(24)
     y[3] = "neither"
     X[3] = (np.array([0.0, 1e3]), np.array([1e6, -1e6]))
-    weight, there = np.ones(24), np.arange(24) != 3
+    weight, kept = np.ones(24), np.arange(24) != 3
     weight[3] = 0
     model = kind(**{**TINY, "max_epochs": 3, "validation_fraction": 0.25})
-    few = model.fit([x for x, t in zip(X, there, strict=True) if t], y[there])
-    answers, history = few.reconstruct(X), timeless(few)
+    few = model.fit([x for x, t in zip(X, kept, strict=True) if t], y[kept])
+    expected, history = few.reconstruct(X), history_without_timings(few)
     weighted = model.fit(X, y, sample_weight=weight)
-    np.testing.assert_array_equal(weighted.reconstruct(X), answers)
-    assert timeless(weighted) == history and weighted.n_train_ + weighted.n_val_ == 23
+    np.testing.assert_array_equal(weighted.reconstruct(X), expected)
+    assert (
+        history_without_timings(weighted) == history and weighted.n_train_ + weighted.n_val_ == 23
+    )
     if hasattr(model, "classes_"):
         assert list(weighted.classes_) == ["fast", "slow"]
 
 
 @pytest.mark.parametrize("params", [{"ode": "linear"}, {"ode": "morph", "encoder": "gru-ode"}])
 @pytest.mark.parametrize("kind", ALL)
-def test_a_whole_weight_is_so_many_copies(kind, params):
-    """In scales, balance, loss, split and choice of the epoch, where copies stay together."""
+def test_sample_weight_equals_copies(kind, params):
+    """In scales, class balance, loss, split and best epoch, if copies share a group."""
     X, y = sines(24)
     counts = np.random.default_rng(0).integers(0, 4, 24)
     copies = np.repeat(np.arange(24), counts)
@@ -479,37 +487,42 @@ def test_a_whole_weight_is_so_many_copies(kind, params):
     np.testing.assert_allclose(weighted.reconstruct(X), repeated.reconstruct(X), rtol=1e-7)
     assert weighted.best_epoch_ == repeated.best_epoch_
     assert weighted.n_val_ < repeated.n_val_
-    for one, other in zip(timeless(weighted), timeless(repeated), strict=True):
+    for one, other in zip(
+        history_without_timings(weighted), history_without_timings(repeated), strict=True
+    ):
         assert one == pytest.approx(other, rel=1e-9)
 
 
-def timeless(model):
-    """The history without what depends on the machine."""
+def history_without_timings(model):
+    """The history without the columns that depend on the machine."""
     return [{k: v for k, v in row.items() if "seconds" not in k} for row in model.history_]
 
 
-def test_validation_and_balance_go_by_weights():
-    """Three copies of one series say what a weight of three says."""
+def test_sample_weight_in_validation_and_class_balance():
+    """Three copies of a series are equivalent to a weight of three."""
     X = as_series(np.stack([np.ones(4), -np.ones(4)]))
     labels = torch.tensor([0, 1])
-    once = Examples(X, labels=labels, weight=torch.tensor([3.0, 1.0]))
-    often = Examples(X[[0, 0, 0, 1]], labels=labels[[0, 0, 0, 1]])
+    weighted = Examples(X, labels=labels, weight=torch.tensor([3.0, 1.0]))
+    copied = Examples(X[[0, 0, 0, 1]], labels=labels[[0, 0, 0, 1]])
     model = LatentODEClassifier(**TINY, class_weight="balanced").fit(X, labels)
-    assert accuracy(model.model_, once, None, 8) == accuracy(model.model_, often, None, 8)
+    assert accuracy(model.model_, weighted, None, 8) == accuracy(model.model_, copied, None, 8)
     codes, weight = labels.numpy(), np.array([3.0, 1.0])
     balanced = model._class_factors(codes.repeat([3, 1]), None)
     torch.testing.assert_close(model._class_factors(codes, weight), balanced)
-    fill = LatentODEReconstructor(**TINY).fit(X)
+    reconstructor = LatentODEReconstructor(**TINY).fit(X)
     with torch.no_grad():
-        scores = [fill._validation_score(fill.model_, part, None) for part in (once, often)]
+        scores = [
+            reconstructor._validation_score(reconstructor.model_, part, None)
+            for part in (weighted, copied)
+        ]
     np.testing.assert_allclose(*scores, rtol=1e-6)
 
 
-def test_groups_stay_together():
+def test_split_cases_keeps_groups_together():
     groups = np.repeat(np.arange(6), 4)
-    learn, check = split_cases(24, 0.3, 0, None, groups)
-    assert len(check) and not set(groups[learn]) & set(groups[check])
-    assert sorted([*learn, *check]) == list(range(24))
+    train, val = split_cases(24, 0.3, 0, None, groups)
+    assert len(val) and not set(groups[train]) & set(groups[val])
+    assert sorted([*train, *val]) == list(range(24))
     model = LatentODEClassifier(**{**TINY, "validation_fraction": 0.3})
     model.fit(*sines(24), groups=groups)
     assert (model.n_train_ + model.n_val_, model.n_val_ % 4) == (24, 0)
@@ -518,17 +531,17 @@ def test_groups_stay_together():
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.3, 0.5, 0.9, 0.99])
-def test_no_class_is_lost_to_validation_and_shares_are_kept(fraction):
+def test_split_cases_stratifies_and_keeps_rare_classes(fraction):
     strata = np.array([0] * 60 + [1] * 30 + [2] * 9 + [3])
-    learn, check = split_cases(100, fraction, 0, strata, None)
-    assert sorted([*learn, *check]) == list(range(100))
-    assert set(strata[learn]) == {0, 1, 2, 3} and 3 not in strata[check]
-    assert abs((strata[check] == 1).mean() - 0.3) < 0.1
-    learn, check = split_cases(100, fraction, 0, None, None)
-    assert len(learn) >= 1 and len(check) == min(round(100 * fraction), 99)
+    train, val = split_cases(100, fraction, 0, strata, None)
+    assert sorted([*train, *val]) == list(range(100))
+    assert set(strata[train]) == {0, 1, 2, 3} and 3 not in strata[val]
+    assert abs((strata[val] == 1).mean() - 0.3) < 0.1
+    train, val = split_cases(100, fraction, 0, None, None)
+    assert len(train) >= 1 and len(val) == min(round(100 * fraction), 99)
 
 
-def test_few_cases_are_all_learned_from():
+def test_split_cases_without_validation_for_few_cases():
     assert [len(part) for part in split_cases(9, 0.5, 0, None, None)] == [9, 0]
     assert [len(part) for part in split_cases(50, 0.0, 0, None, None)] == [50, 0]
 
@@ -537,20 +550,20 @@ def test_few_cases_are_all_learned_from():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_double_precision_throughout(kind):
+def test_estimator_dtype_float64_throughout(kind):
     X, y = sines(12)
     single, double = (
         kind(**TINY | NO_DROPOUT, dtype=dtype).fit(X, y) for dtype in ("float32", "float64")
     )
     assert {p.dtype for p in double.model_.parameters()} == {torch.float64}
-    answers = [
+    means = [
         double.set_params(dtype=dtype)._posterior_means(X) for dtype in ("float64", "float32")
-    ]  # parameters set later say nothing of the model that is there
-    assert answers[0].dtype == np.float64 and single._posterior_means(X).dtype == np.float32
-    np.testing.assert_array_equal(*answers)
+    ]  # parameters set after fit do not concern the fitted model
+    assert means[0].dtype == np.float64 and single._posterior_means(X).dtype == np.float32
+    np.testing.assert_array_equal(*means)
     if hasattr(double, "predict_proba"):
         assert double.predict_proba(X).dtype == np.float64
-    # The same start and the same draws for answers, but rounding goes other ways.
+    # The same initial weights and the same samples, but different rounding.
     np.testing.assert_allclose(
         double.sample(3, [0.0, 1.0], random_state=0),
         single.sample(3, [0.0, 1.0], random_state=0),
@@ -559,7 +572,7 @@ def test_double_precision_throughout(kind):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_without_samples_of_z0_the_order_of_series_is_no_matter(kind):
+def test_sample_z0_false_is_independent_of_series_order(kind):
     X, y = sines(12)
     settings = {**TINY, **EXACT, **NO_DROPOUT, "validation_fraction": 0.0, "max_epochs": 4}
     one = kind(**settings).fit(X, y).reconstruct(X)
@@ -569,7 +582,7 @@ def test_without_samples_of_z0_the_order_of_series_is_no_matter(kind):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_nobodys_random_state_is_touched(kind):
+def test_estimator_keeps_global_random_states(kind):
     X, y = sines(12)
     torch.manual_seed(5)
     np.random.seed(5)
@@ -584,7 +597,7 @@ def test_nobodys_random_state_is_touched(kind):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_one_seed_one_result(kind):
+def test_estimator_random_state_is_reproducible(kind):
     X, y = sines(12)
     settings = {**TINY, "ode": "morph"}
     torch.manual_seed(0)
@@ -600,7 +613,7 @@ def test_one_seed_one_result(kind):
     )
 
 
-def test_a_fit_can_be_interrupted_and_resumed(tmp_path):
+def test_classifier_fit_resumes_after_interrupt(tmp_path):
     X, y = sines(12)
     settings = {**TINY, "max_epochs": 3, "checkpoint": tmp_path / "run.pt"}
     whole = LatentODEClassifier(**settings).fit(X, y)
@@ -617,16 +630,16 @@ def test_a_fit_can_be_interrupted_and_resumed(tmp_path):
     np.testing.assert_array_equal(resumed.predict_proba(X), whole.predict_proba(X))
 
 
-def test_verbose_logs_a_line_an_epoch(caplog):
+def test_verbose_logs_one_line_per_epoch(caplog):
     with caplog.at_level("INFO", logger="latent_morph"):
         LatentODEClassifier(**{**TINY, "max_epochs": 2}, verbose=1).fit(*sines(12))
     assert [r.message.split("  ")[0] for r in caplog.records] == ["epoch 1/2", "epoch 2/2"]
 
 
-# Refusals
+# Errors
 
 
-def test_refuses_series_of_other_channels(classifier, reconstructor):
+def test_estimator_rejects_other_channels(classifier, reconstructor):
     with pytest.raises(ValueError, match="X has 2 channels, but LatentODEClassifier was fitted"):
         classifier.predict(decays(2))
     with pytest.raises(ValueError, match="X has 1 channels, but LatentODEReconstructor was fit"):
@@ -634,10 +647,10 @@ def test_refuses_series_of_other_channels(classifier, reconstructor):
 
 
 @pytest.mark.parametrize("X", [[], np.ones((0, 4, 1)), as_series(np.ones((2, 4)))[[]]])
-def test_refuses_no_series_at_all(classifier, X):
-    for ask in (classifier.predict, lambda X: LatentODEClassifier(**TINY).fit(X, [])):
+def test_classifier_rejects_empty_input(classifier, X):
+    for call in (classifier.predict, lambda X: LatentODEClassifier(**TINY).fit(X, [])):
         with pytest.raises(ValueError, match="at least one"):
-            ask(X)
+            call(X)
 
 
 @pytest.mark.parametrize(
@@ -649,7 +662,7 @@ def test_refuses_no_series_at_all(classifier, X):
         ([[0, 1], [1, 0], [1, 1]], "y should be a 1d array"),
     ],
 )
-def test_refuses_labels_of_series(y, match):
+def test_classifier_rejects_invalid_labels(y, match):
     with pytest.raises(ValueError, match=match):
         LatentODEClassifier(**TINY).fit(np.ones((3, 4)), y)
 
@@ -664,13 +677,13 @@ def test_refuses_labels_of_series(y, match):
         (np.linspace(0, 1, 12).reshape(3, 4), "Unknown label type"),
     ],
 )
-def test_refuses_labels_of_points(y, match):
+def test_point_classifier_rejects_invalid_labels(y, match):
     with pytest.raises(ValueError, match=match):
         LatentODEPointClassifier(**TINY).fit(np.ones((3, 4)), y)
 
 
-def test_refuses_labels_of_points_out_of_order():
-    """Rows are sorted by time, labels are not: they would belong to others."""
+def test_point_classifier_rejects_unsorted_times():
+    """Rows are sorted by time, but labels are not: they would belong to other rows."""
     X, y = [([1.0, 0.0], [1.0, 2.0])] * 12, [[0, 1]] * 12
     with pytest.raises(ValueError, match="times of case 0 must be sorted"):
         LatentODEPointClassifier(**TINY).fit(X, y)
@@ -678,17 +691,17 @@ def test_refuses_labels_of_points_out_of_order():
     with pytest.raises(ValueError, match="times of case 0 must be sorted"):
         LatentODEPointClassifier(**TINY).fit(frames, y)
     model = LatentODEPointClassifier(**TINY).fit([([0.0, 1.0], [1.0, 2.0])] * 12, y)
-    for ask in (model.predict, model.predict_proba, lambda X: model.score(X, y)):
+    for call in (model.predict, model.predict_proba, lambda X: model.score(X, y)):
         with pytest.raises(ValueError, match="times of case 0 must be sorted"):
-            ask(X)
+            call(X)
 
 
-def test_refuses_unknown_odes_with_the_known_ones():
-    words = "ode must be one of morph,.*did you mean 'dopri"
-    with pytest.raises(ValueError, match=words):
+def test_classifier_rejects_unknown_ode_and_encoder():
+    message = "ode must be one of morph,.*did you mean 'dopri"
+    with pytest.raises(ValueError, match=message):
         LatentODEClassifier(**{**TINY, "ode": "dopri"}).fit(*sines(4))
     options = {"encoder": "gru-ode", "encoder_options": {"ode": "dopri"}}
-    with pytest.raises(ValueError, match=words.replace("ode must", "ode of the encoder must")):
+    with pytest.raises(ValueError, match=message.replace("ode must", "ode of the encoder must")):
         LatentODEClassifier(**TINY, **options).fit(*sines(4))
     with pytest.raises(ValueError, match="encoder must be one of morph, gru-ode.*; got 'gru'"):
         LatentODEClassifier(**TINY, encoder="gru").fit(*sines(4))
@@ -706,11 +719,11 @@ def test_refuses_unknown_odes_with_the_known_ones():
         (pd.to_datetime(["2024-01-01"]), "times must be numbers in the units of the data: dates"),
     ],
 )
-def test_refuses_bad_times(points, reconstructor, times, match):
+def test_estimator_rejects_invalid_times(point_classifier, reconstructor, times, match):
     with pytest.raises(ValueError, match=match):
         reconstructor.reconstruct(decays(2), times)
     with pytest.raises(ValueError, match=match):
-        points.predict(rising(2)[0], times)
+        point_classifier.predict(rising(2)[0], times)
     with pytest.raises(ValueError, match="times must"):
         reconstructor.sample(1, times)
     with pytest.raises(ValueError, match="ahead must"):
@@ -719,7 +732,7 @@ def test_refuses_bad_times(points, reconstructor, times, match):
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("method", ["predict", "reconstruct", "save", "score", "sample"])
-def test_says_when_it_is_not_fitted(kind, method, tmp_path):
+def test_estimator_not_fitted_error(kind, method, tmp_path):
     arguments = {
         "score": (np.ones((2, 3)), [0, 1]),
         "save": (tmp_path / "m",),
@@ -732,12 +745,12 @@ def test_says_when_it_is_not_fitted(kind, method, tmp_path):
 @pytest.mark.parametrize(
     "wrong", [{"latent_dim": 0}, {"encoder": 3}, {"budget": -1}, {"head": "none"}], ids=str
 )
-def test_refuses_parameters_by_name(wrong):
+def test_classifier_rejects_invalid_parameters(wrong):
     with pytest.raises(ValueError, match=f"The '{next(iter(wrong))}' parameter"):
         LatentODEClassifier(**{**TINY, **wrong}).fit(*sines(4))
 
 
-def test_a_fit_that_was_broken_off_does_not_count():
+def test_reconstructor_interrupted_fit_is_not_fitted():
     def stop(history, settings):
         raise KeyboardInterrupt
 
@@ -749,34 +762,36 @@ def test_a_fit_that_was_broken_off_does_not_count():
         model.predict(X)
 
 
-def test_a_target_may_come_in_any_form_of_series():
+def test_reconstructor_accepts_every_form_of_target():
     pd = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)
     times = np.sort(rng.uniform(0, 3, (12, 8)))
-    seen = [(t[::2], np.exp(-t[::2])) for t in times]
-    whole = [(t, np.exp(-t)) for t in times]
-    frames = [pd.DataFrame({"x": values}, index=t) for t, values in whole]
+    fewer = [(t[::2], np.exp(-t[::2])) for t in times]
+    targets = [(t, np.exp(-t)) for t in times]
+    frames = [pd.DataFrame({"x": values}, index=t) for t, values in targets]
     losses = [
-        LatentODEReconstructor(max_epochs=1, random_state=0).fit(seen, y).history_[0]["train_loss"]
-        for y in (whole, frames, as_series(whole), None)
+        LatentODEReconstructor(max_epochs=1, random_state=0)
+        .fit(fewer, y)
+        .history_[0]["train_loss"]
+        for y in (targets, frames, as_series(targets), None)
     ]
     assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-4)
     assert losses[3] != pytest.approx(losses[0], rel=1e-4)
 
 
-def test_an_unusable_device_is_named():
+def test_reconstructor_rejects_unusable_device():
     with pytest.raises(ValueError, match="device 'warp' cannot be used"):
         LatentODEReconstructor(device="warp").fit(np.ones((3, 4)))
 
 
-def test_resuming_needs_a_seed(tmp_path):
+def test_reconstructor_resume_needs_random_state(tmp_path):
     model = LatentODEReconstructor(resume=True, checkpoint=tmp_path / "c.pt")
     with pytest.raises(ValueError, match="random_state must be an integer to resume, got None"):
         model.fit(np.ones((3, 4)))
 
 
-def test_memory_of_predictions_stays_bounded():
-    """100,000 series of 200 points are promised 1 GB; a fifth of them gets a fifth of it."""
+def test_classifier_prediction_memory_is_bounded():
+    """The limit is 1 GB for 100,000 series of 200 points; a fifth of them may use a fifth."""
     X, y = sines(12)
     model = LatentODEClassifier(**TINY, encoder_options={"pool": 8, "layers": 1}).fit(X, y)
     many = np.random.default_rng(0).normal(size=(20_000, 200, 1))
