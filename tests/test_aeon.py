@@ -1,4 +1,4 @@
-"""The adapter to aeon, by aeon's own suite, and what a user does with an aeon data set."""
+"""The adapter to aeon: aeon's own checks, and the use of a data set of aeon."""
 
 import importlib
 import sys
@@ -17,13 +17,13 @@ from latent_morph import LatentODEReconstructor
 from latent_morph.integrations.aeon import LatentODEClassifier
 
 
-def test_aeons_contract():
+def test_aeon_classifier_check_estimator():
     results = check_estimator(LatentODEClassifier)
     assert {name: result for name, result in results.items() if result != "PASSED"} == {}
     assert len(results) >= 25
 
 
-def test_parameters_are_the_classifiers_and_one_more():
+def test_aeon_classifier_parameters_add_time_channel():
     params = LatentODEClassifier(time_channel=1, max_epochs=3).get_params()
     assert params == latent_morph.LatentODEClassifier(max_epochs=3).get_params() | {
         "time_channel": 1
@@ -33,7 +33,7 @@ def test_parameters_are_the_classifiers_and_one_more():
 
 
 @pytest.mark.parametrize("channel", [0, 1])
-def test_answers_are_the_classifiers_with_the_times_of_a_channel(channel):
+def test_aeon_classifier_time_channel_matches_classifier(channel):
     X, y = sines(12)
     order = [0, 1] if channel == 0 else [1, 0]
     collection = [np.stack(case)[order] for case in X]
@@ -52,7 +52,7 @@ def test_answers_are_the_classifiers_with_the_times_of_a_channel(channel):
         ("time", TypeError, "time_channel must be a whole number, got 'time'"),
     ],
 )
-def test_another_channel_of_times_is_refused(channel, error, message):
+def test_aeon_classifier_rejects_invalid_time_channel(channel, error, message):
     X, y = sines(4)
     with pytest.raises(error, match=message):
         LatentODEClassifier(**TINY, time_channel=channel).fit([np.stack(case) for case in X], y)
@@ -60,23 +60,23 @@ def test_another_channel_of_times_is_refused(channel, error, message):
         LatentODEClassifier(**TINY, time_channel=0).fit(np.ones((4, 1, 5)), y)
 
 
-def test_without_aeon_the_error_says_what_to_install(monkeypatch):
+def test_aeon_missing_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "aeon.classification.base", None)
     monkeypatch.delitem(sys.modules, "latent_morph.integrations.aeon")
     with pytest.raises(ImportError, match=r'needs aeon: pip install "latent_morph\[aeon\]"'):
         importlib.import_module("latent_morph.integrations.aeon")
 
 
-# JapaneseVowels: nine speakers, twelve channels, 7 to 29 time points; comes with aeon.
+# JapaneseVowels: nine speakers, twelve channels, 7 to 29 time points; shipped with aeon.
 
-LESS = {
+VOWELS = {
     **SMALL,
     "latent_dim": 8,
     "hidden_dim": 32,
     "encoder_options": {"layers": 1},
     "batch_size": 32,
 }
-LESS |= {"ode_options": None, "learning_rate": 0.01, "batch_size": 32}
+VOWELS |= {"ode_options": None, "learning_rate": 0.01, "batch_size": 32}
 
 
 @pytest.fixture(scope="module")
@@ -84,20 +84,20 @@ def vowels():
     return [load_japanese_vowels(split=split) for split in ("train", "test")]
 
 
-def test_the_adapter_tells_speakers_apart(vowels):
+def test_aeon_classifier_score_on_japanese_vowels(vowels):
     train, test = vowels
-    model = LatentODEClassifier(**LESS, max_epochs=15).fit(*train)
+    model = LatentODEClassifier(**VOWELS, max_epochs=15).fit(*train)
     assert model.score(*test) > 0.9
 
 
-def test_a_pipeline_and_a_grid_search_tell_speakers_apart(vowels):
+def test_aeon_pipeline_and_grid_search_on_japanese_vowels(vowels):
     (X, y), (X_test, y_test) = [([case.T for case in X], y) for X, y in vowels]
     pipeline = make_pipeline(
-        LatentODEReconstructor(**LESS, max_epochs=20), LogisticRegression(max_iter=1000)
+        LatentODEReconstructor(**VOWELS, max_epochs=20), LogisticRegression(max_iter=1000)
     )
     assert pipeline.fit(X, y).score(X_test, y_test) > 0.8
     search = GridSearchCV(
-        latent_morph.LatentODEClassifier(**LESS, max_epochs=10),
+        latent_morph.LatentODEClassifier(**VOWELS, max_epochs=10),
         {"ode": ["morph", "rk4"]},
         cv=2,
         error_score="raise",

@@ -24,7 +24,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
-def test_code_runs_and_says_what_the_page_says(page, tmp_path, monkeypatch):
+def test_docs_code_runs_with_shown_output(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # for what pages write
     # Without its fences, on lines of the same numbers, a page is a doctest.
     text = re.sub(r"^```.*$", "", page.read_text(), flags=re.MULTILINE)
@@ -36,13 +36,13 @@ def test_code_runs_and_says_what_the_page_says(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
-def test_all_code_is_tested(page):
+def test_docs_code_blocks_are_doctests(page):
     for kind, code in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S):
         assert kind == "python" and code.startswith(">>>"), code
 
 
 @pytest.mark.parametrize("page", [*GUIDE, *REFERENCE], ids=lambda page: page.stem)
-def test_links_and_pictures_exist(page):
+def test_docs_links_and_pictures_exist(page):
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):
         if target.startswith("http"):
@@ -62,7 +62,7 @@ def is_module(name):
 
 
 @pytest.mark.parametrize("name", latent_morph.__all__)
-def test_public_names_are_in_the_reference(name):
+def test_docs_reference_has_public_name(name):
     public = getattr(latent_morph, name)
     modules = [importlib.import_module(shown) for shown in SHOWN if is_module(shown)]
     homes = [module for module in modules if name in getattr(module, "__all__", ())]
@@ -71,7 +71,7 @@ def test_public_names_are_in_the_reference(name):
         assert any(f"{home.__name__}.{name}" in SHOWN for home in homes)
 
 
-def test_reference_shows_every_package_with_public_names():
+def test_docs_reference_shows_every_package_with_public_names():
     packages = {
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in (ROOT / "latent_morph").glob("*/__init__.py")
@@ -80,14 +80,14 @@ def test_reference_shows_every_package_with_public_names():
     assert packages - SHOWN == set()
 
 
-def test_every_page_is_in_the_index():
+def test_docs_index_lists_every_page_and_example():
     index = (ROOT / "docs" / "index.md").read_text()
     assert [page.name for page in GUIDE if f"({page.name})" not in index] == ["index.md"]
     scripts = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
     assert [name for name in scripts if f"`examples/{name}`" not in index] == []
 
 
-def test_pictures_are_small_and_shown():
+def test_docs_pictures_are_small_and_shown():
     text = "".join(page.read_text() for page in [*GUIDE, ROOT / "README.md"])
     for picture in (ROOT / "docs").glob("*.png"):
         assert f"{picture.name})" in text, f"{picture.name} is shown nowhere"

@@ -1,4 +1,4 @@
-"""`help` is complete: every parameter with type, default and meaning, every public name said."""
+"""Docstrings are complete: type, default and meaning per parameter, and all public names."""
 
 import ast
 import importlib
@@ -23,20 +23,20 @@ MODULES = [
 
 def entries(doc, section):
     """Names of a numpydoc section with their type lines and texts."""
-    found = re.search(rf"^{section}\n-+\n(.*?)(?=^\w[\w ]*\n---|\Z)", doc, re.M | re.S)
-    assert found, f"no section {section}"
-    parts = re.split(r"^(?=\S)", found[1], flags=re.M)
-    answer = {}
+    match = re.search(rf"^{section}\n-+\n(.*?)(?=^\w[\w ]*\n---|\Z)", doc, re.M | re.S)
+    assert match, f"no section {section}"
+    parts = re.split(r"^(?=\S)", match[1], flags=re.M)
+    result = {}
     for part in filter(str.strip, parts):
         head, *text = part.splitlines()
         names, _, kind = head.partition(" : ")
         for name in names.split(", "):
-            answer[name] = (kind.strip(), " ".join(" ".join(text).split()))
-    return answer
+            result[name] = (kind.strip(), " ".join(" ".join(text).split()))
+    return result
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda cls: cls.__name__)
-def test_every_parameter_has_a_type_a_default_and_a_meaning(estimator):
+def test_docstring_parameters_have_type_default_and_meaning(estimator):
     documented = entries(inspect.getdoc(estimator), "Parameters")
     parameters = inspect.signature(estimator).parameters
     assert list(documented) == list(parameters), "the same parameters in the same order"
@@ -49,7 +49,7 @@ def test_every_parameter_has_a_type_a_default_and_a_meaning(estimator):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda cls: cls.__name__)
-def test_every_learned_attribute_is_said(estimator):
+def test_docstring_attributes_match_fitted_estimator(estimator):
     import numpy as np
 
     times = np.linspace(0, 1, 5)
@@ -60,8 +60,8 @@ def test_every_learned_attribute_is_said(estimator):
     assert learned == set(entries(inspect.getdoc(estimator), "Attributes"))
 
 
-def test_a_parameter_means_the_same_everywhere():
-    """But for defaults, the three latent ODEs tell of a shared parameter in the same words."""
+def test_docstring_of_shared_parameters_agrees():
+    """Except for defaults, the latent ODE estimators describe a shared parameter alike."""
     first, *others = (
         entries(inspect.getdoc(cls), "Parameters")
         for cls in ESTIMATORS
@@ -93,15 +93,15 @@ def public(module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
-def test_everything_public_says_what_it_is(module):
+def test_docstring_of_every_public_name_exists(module):
     assert module.__doc__
     missing = [name for name, thing in public(module) if not inspect.getdoc(thing)]
     assert missing == []
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda cls: cls.__name__)
-def test_methods_tell_of_their_arguments(estimator):
-    """What a method of ours takes stands in its docstring."""
+def test_docstring_of_methods_names_every_argument(estimator):
+    """Docstrings of our own methods mention every argument."""
     for name, method in inspect.getmembers(estimator, inspect.isroutine):
         module = getattr(method, "__module__", "") or ""
         if name.startswith("_") or not module.startswith("latent_morph"):
@@ -111,5 +111,5 @@ def test_methods_tell_of_their_arguments(estimator):
             if parameter in ("self", "cls"):
                 continue
             assert re.search(rf"\b{parameter}\b", documented), (
-                f"{name} does not tell of {parameter}"
+                f"{name} does not mention {parameter}"
             )

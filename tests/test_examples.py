@@ -1,4 +1,4 @@
-"""Every example runs and ends in a picture."""
+"""Every example runs and writes a picture."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
-def test_example(script, tmp_path):
+def test_example_runs_and_writes_picture(script, tmp_path):
     done = subprocess.run(
         [sys.executable, script, "--max-epochs", "3", "--out", tmp_path],
         env=os.environ | {"PYTHONPATH": str(ROOT)},  # this checkout, whatever is installed

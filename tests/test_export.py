@@ -1,4 +1,4 @@
-"""Exported programs answer as the estimators do, in the units of the data, for any N and T."""
+"""Exported programs match the estimators, in the units of the data, for any N and T."""
 
 import json
 import sys
@@ -45,17 +45,17 @@ def onnx_program(path):
 def torch_program(path):
     module = torch.export.load(path).module()
 
-    def answers(inputs):
+    def call(inputs):
         answer = module(*map(torch.tensor, inputs.values()))
         return [part.numpy() for part in (answer if isinstance(answer, tuple) else [answer])]
 
-    return answers
+    return call
 
 
-OPEN = {"onnx": onnx_program, "torch": torch_program}
+LOADERS = {"onnx": onnx_program, "torch": torch_program}
 
 
-# What a program computes, before anything is written
+# Programs before export
 
 
 @pytest.mark.parametrize(
@@ -73,33 +73,34 @@ OPEN = {"onnx": onnx_program, "torch": torch_program}
     ],
     ids=str,
 )
-def test_the_modules_agree_with_the_estimators(params):
+def test_program_module_matches_classifier(params):
     X, y = sines(12)
     X = shifted(X, EPOCH)
     model = LatentODEClassifier(**{**SIZES, **params}).fit(X, y)
     module = model._program().module
-    nothing = (np.array([EPOCH, EPOCH + 1]), np.full((2, 1), np.nan))
-    mixed = [*X[:5], *shifted([long_series(40), long_series(1)], EPOCH), nothing]
+    unobserved = (np.array([EPOCH, EPOCH + 1]), np.full((2, 1), np.nan))
+    mixed = [*X[:5], *shifted([long_series(40), long_series(1)], EPOCH), unobserved]
     for series in (mixed, mixed[:1], mixed[-2:-1]):
         with torch.no_grad():
-            answer = module(*map(torch.from_numpy, series_inputs(series).values()))
-        np.testing.assert_allclose(answer, model.predict_proba(series), atol=2e-6)
+            output = module(*map(torch.from_numpy, series_inputs(series).values()))
+        np.testing.assert_allclose(output, model.predict_proba(series), atol=2e-6)
 
 
-def test_what_sits_where_nothing_was_observed_changes_nothing():
+def test_program_module_ignores_unobserved_values():
     X, y = sines(12)
     module = LatentODEClassifier(**SIZES).fit(X, y)._program().module
     inputs = series_inputs(X)
-    spoiled = inputs | {"values": np.where(inputs["mask"], inputs["values"], np.nan)}
-    unmasked = spoiled | {"mask": np.ones_like(inputs["mask"])}
+    with_nan = inputs | {"values": np.where(inputs["mask"], inputs["values"], np.nan)}
+    unmasked = with_nan | {"mask": np.ones_like(inputs["mask"])}
     with torch.no_grad():
-        answers = [
-            module(*map(torch.from_numpy, some.values())) for some in (inputs, spoiled, unmasked)
+        outputs = [
+            module(*map(torch.from_numpy, arrays.values()))
+            for arrays in (inputs, with_nan, unmasked)
         ]
-    assert torch.equal(answers[0], answers[1]) and torch.equal(answers[0], answers[2])
+    assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
 
 
-def test_series_inputs_mark_padding_by_times_that_are_no_number():
+def test_series_inputs_mark_padding_with_nan_times():
     inputs = series_inputs([(np.array([1.0, 2.0]), np.array([np.nan, 5.0])), [7.0]][:1] * 2)
     assert {name: array.dtype.name for name, array in inputs.items()} == {
         "values": "float64",
@@ -114,14 +115,14 @@ def test_series_inputs_mark_padding_by_times_that_are_no_number():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", OPEN)
-def test_classifiers(tmp_path, format):
+@pytest.mark.parametrize("format", LOADERS)
+def test_export_classifier(tmp_path, format):
     X, y = sines(12)
     params = SIZES | {"encoder_options": {"pool": 2}} if format == "onnx" else LINEAR
     model = LatentODEClassifier(**params).fit(X, y)
     path = model.export(tmp_path / f"model.{'pt2' if format == 'torch' else format}", format)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    program = OPEN[format](path)
+    program = LOADERS[format](path)
     for series in (X, X[:1], [long_series(1)], [long_series(2), long_series(400)]):
         (answer,) = program(series_inputs(series))
         np.testing.assert_allclose(answer, model.predict_proba(series), atol=1e-5)
@@ -145,18 +146,18 @@ def onnx_metadata(path):
 
 
 @pytest.mark.slow
-def test_classifiers_of_points_on_a_clock_of_their_own(tmp_path):
+def test_export_point_classifier_with_absolute_times(tmp_path):
     X, y = rising(12)
     X = shifted(X, EPOCH)
     model = LatentODEPointClassifier(**LINEAR, time_origin="absolute").fit(X, y)
     path = model.export(tmp_path / "model.onnx")
     (answer,) = onnx_program(path)(series_inputs(X))
-    for found, wanted in zip(answer, model.predict_proba(X), strict=True):
-        np.testing.assert_allclose(found[: len(wanted)], wanted, atol=1e-5)
-        assert np.isnan(found[len(wanted) :]).all()
+    for actual, expected in zip(answer, model.predict_proba(X), strict=True):
+        np.testing.assert_allclose(actual[: len(expected)], expected, atol=1e-5)
+        assert np.isnan(actual[len(expected) :]).all()
 
 
-def test_points_are_averaged_where_labels_came_one_a_series():
+def test_program_module_averages_points_for_one_label_per_series():
     X, y = sines(12)
     model = LatentODEPointClassifier(**SIZES).fit(X, y)
     program = model._program()
@@ -168,30 +169,30 @@ def test_points_are_averaged_where_labels_came_one_a_series():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-5), ("float64", 1e-11)])
-def test_reconstructors(tmp_path, dtype, atol):
+def test_export_reconstructor(tmp_path, dtype, atol):
     X = decays(12)
     model = LatentODEReconstructor(**LINEAR, dtype=dtype).fit(X)
     path = model.export(tmp_path / "model.onnx", n_samples=4)
     query = np.linspace(0, 4, 12 * 5).reshape(12, 5)
-    found = onnx_program(path)(series_inputs(X) | {"query_times": query})
-    wanted = model.reconstruct(X, query, n_samples=4, return_std=True)
-    np.testing.assert_allclose(found, wanted, atol=atol)
+    actual = onnx_program(path)(series_inputs(X) | {"query_times": query})
+    expected = model.reconstruct(X, query, n_samples=4, return_std=True)
+    np.testing.assert_allclose(actual, expected, atol=atol)
 
 
-def test_reconstructors_without_draws():
+def test_reconstructor_program_without_samples():
     X = decays(12)
     model = LatentODEReconstructor(**SIZES).fit(X)
     module = reconstructor_program(model.model_, model.scaler_, model._posterior_noise(0)).module
     inputs = series_inputs(X) | {"query_times": np.ones((12, 1))}
     with torch.no_grad():
-        found = module(*map(torch.from_numpy, inputs.values()))
-    wanted = model.reconstruct(X, [1.0], n_samples=0, return_std=True)
-    np.testing.assert_allclose(torch.stack(found), wanted, atol=1e-5)
+        actual = module(*map(torch.from_numpy, inputs.values()))
+    expected = model.reconstruct(X, [1.0], n_samples=0, return_std=True)
+    np.testing.assert_allclose(torch.stack(actual), expected, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("format", "scale"), [("onnx", "log"), ("torch", "standard")])
-def test_dynamics(tmp_path, format, scale):
+def test_export_dynamics_regressor(tmp_path, format, scale):
     t = np.linspace(0, 4, 30)
     turn = np.exp(-t)[:, None] * np.c_[np.cos(t), np.sin(t)]
     options = {"ode_options": {"inn": {"blocks": 1, "width": 8}}, "stable": True, "goal": [0, 0]}
@@ -199,17 +200,17 @@ def test_dynamics(tmp_path, format, scale):
     model.fit([(t, turn), (t, 2 * turn)])
     path = model.export(tmp_path / "model.pt2", format)
     starts = np.random.default_rng(0).standard_normal((4, 2))
-    program = OPEN[format](path)
+    program = LOADERS[format](path)
     for y0, times in ((starts, np.linspace(-1, 9, 40)), (starts[:1], np.array([2.0]))):
-        (found,) = program({"y0": y0, "times": times})
-        np.testing.assert_allclose(found, model.predict(y0, times), atol=1e-9)
+        (actual,) = program({"y0": y0, "times": times})
+        np.testing.assert_allclose(actual, model.predict(y0, times), atol=1e-9)
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize("ode", ["dopri5", "rk4", "morph-neural"])
-def test_solvers_are_refused_with_the_reason(tmp_path, ode):
+def test_export_rejects_solvers(tmp_path, ode):
     X, y = sines(12)
     series = LatentODEClassifier(**TINY | {"ode": ode}).fit(X, y)
     state = DynamicsRegressor(ode=ode, max_epochs=1).fit(decays(3))
@@ -222,13 +223,13 @@ def test_solvers_are_refused_with_the_reason(tmp_path, ode):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_other_encoder_is_refused(tmp_path):
+def test_export_rejects_gru_ode_encoder(tmp_path):
     model = LatentODEClassifier(**TINY | {"encoder": "gru-ode"}).fit(*sines(12))
     with pytest.raises(ValueError, match="encoder must be 'morph' to be exported, got a GRU"):
         model.export(tmp_path / "model.onnx")
 
 
-def test_formats_are_known_by_name(tmp_path):
+def test_export_rejects_unknown_format_and_absent_folder(tmp_path):
     model = LatentODEClassifier(**TINY).fit(*sines(12))
     with pytest.raises(ValueError, match="format must be one of onnx, torch; got 'pickle'"):
         model.export(tmp_path / "model", "pickle")
@@ -236,19 +237,19 @@ def test_formats_are_known_by_name(tmp_path):
         model.export(tmp_path / "absent" / "model.onnx")
 
 
-def test_without_onnx_the_message_says_what_to_install(tmp_path, monkeypatch):
+def test_export_without_onnx_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     model = LatentODEClassifier(**TINY).fit(*sines(12))
     with pytest.raises(ImportError, match=r"latent_morph\[export\]"):
         model.export(tmp_path / "model.onnx")
 
 
-def test_an_unfitted_estimator_has_nothing_to_export(tmp_path):
+def test_export_rejects_unfitted_estimator(tmp_path):
     for kind in (LatentODEClassifier, LatentODEReconstructor, DynamicsRegressor):
         with pytest.raises(NotFittedError):
             kind().export(tmp_path / "model.onnx")
 
 
-def test_recipes_of_ones_own_are_exported_if_they_are_closed_forms():
+def test_classifier_program_accepts_closed_form_recipe():
     model = LatentODEClassifier(**TINY | {"ode": LinearFlow}).fit(*sines(12))
     assert classifier_program(model.model_, model.scaler_, model.classes_).inputs

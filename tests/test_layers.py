@@ -49,7 +49,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path):
+def test_layers_imports_point_down(path):
     here = part(path)
     assert here in RANK, f"{here} has no layer: give it one"
     for name in imported(path):
@@ -71,7 +71,7 @@ def test_imports_point_down(path):
         ("sktime", "integrations/sktime.py"),
     ],
 )
-def test_one_home_for_each_library(library, home):
+def test_layers_one_module_per_library(library, home):
     homes = [
         str(path.relative_to(PACKAGE))
         for path in modules()

@@ -1,4 +1,4 @@
-"""Model files that version 0.1 wrote still load, and answer as they did."""
+"""Model files of version 0.1 still load, with the same predictions."""
 
 import json
 from pathlib import Path
@@ -58,5 +58,5 @@ def test_model_of_0_1_is_saved_in_the_present_format(tmp_path, name):
     kind = {"classifier": LatentODEClassifier, "dynamics": DynamicsRegressor}[name]
     model = load(kind, name)
     again = kind.load(model.save(tmp_path / "again.safetensors"))
-    asked = (SERIES,) if name == "classifier" else (STARTS, [0.0, 0.5, 3.0])
-    np.testing.assert_array_equal(again.predict(*asked), model.predict(*asked))
+    arguments = (SERIES,) if name == "classifier" else (STARTS, [0.0, 0.5, 3.0])
+    np.testing.assert_array_equal(again.predict(*arguments), model.predict(*arguments))

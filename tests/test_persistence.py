@@ -1,4 +1,4 @@
-"""A model file holds everything, is whole or absent, and is never trusted."""
+"""Model files are complete, written atomically and never trusted; pickles and skops agree."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def path(model, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_loaded_model_is_the_saved_one(kind, tmp_path):
+def test_model_file_round_trip_of_estimators(kind, tmp_path):
     X, y = sines(12)
     model = kind(**MORPH, checkpoint=tmp_path / "run.pt").fit(X, y)
     path = model.save(tmp_path / "model.safetensors")
@@ -51,33 +51,33 @@ def test_a_loaded_model_is_the_saved_one(kind, tmp_path):
     np.testing.assert_array_equal(
         copy.reconstruct(X, [0.5], return_std=True), model.reconstruct(X, [0.5], return_std=True)
     )
-    wanted = model.get_params() | {"checkpoint": str(tmp_path / "run.pt")}
-    assert copy.get_params() == wanted
+    expected = model.get_params() | {"checkpoint": str(tmp_path / "run.pt")}
+    assert copy.get_params() == expected
     learned = {name for name in vars(model) if name.endswith("_")}
     assert learned == {name for name in vars(copy) if name.endswith("_")}
     for name in learned - {"model_", "scaler_", "classes_"}:
         assert getattr(copy, name) == getattr(model, name), name
     assert copy.scaler_.state() == model.scaler_.state()
-    assert copy.fit(X, y).n_iter_ == 2  # and it can learn anew
+    assert copy.fit(X, y).n_iter_ == 2  # it can be fitted again
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_double_precision_survives_in_files_pickles_and_checkpoints(kind, tmp_path):
+def test_model_file_pickle_and_checkpoint_keep_float64(kind, tmp_path):
     X, y = sines(12)
     settings = {**MORPH, "dtype": "float64", "checkpoint": tmp_path / "run.pt"}
     model = kind(**settings).fit(X, y)
-    wanted = model.reconstruct(X, [0.5])
+    expected = model.reconstruct(X, [0.5])
     path = model.save(tmp_path / "model.safetensors")
     resumed = kind(**settings, resume=True).fit(X, y)
     for copy in (kind.load(path), pickle.loads(pickle.dumps(model)), resumed):
         assert {p.dtype for p in copy.model_.parameters()} == {torch.float64}
-        np.testing.assert_array_equal(copy.reconstruct(X, [0.5]), wanted)
+        np.testing.assert_array_equal(copy.reconstruct(X, [0.5]), expected)
     with pytest.raises(ValueError, match="cannot be continued from") as problem:
         kind(**settings | {"dtype": "float32"}, resume=True).fit(X, y)
     assert "must be of torch.float32, got torch.float64" in str(problem.value.__cause__)
 
 
-def test_files_from_before_there_was_a_precision_are_read(path, model):
+def test_model_file_without_dtype_loads(path, model):
     tensors, config, _ = read_model(path)
     for name in ("dtype", "sample_z0"):
         del config["params"][name]
@@ -87,7 +87,7 @@ def test_files_from_before_there_was_a_precision_are_read(path, model):
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
 
 
-def test_labels_of_points_survive(tmp_path):
+def test_model_file_round_trip_of_point_labels(tmp_path):
     X = np.random.default_rng(0).random((12, 4))
     model = LatentODEPointClassifier(**TINY).fit(X, X > 0.5)
     copy = LatentODEPointClassifier.load(model.save(tmp_path / "m"))
@@ -107,7 +107,7 @@ def test_labels_of_points_survive(tmp_path):
     ],
     ids=str,
 )
-def test_classes_keep_their_kind(labels, tmp_path):
+def test_model_file_keeps_dtype_of_classes(labels, tmp_path):
     y = np.asarray(labels)[np.arange(12) % 2]
     model = LatentODEClassifier(**TINY).fit(sines(12)[0], y)
     copy = LatentODEClassifier.load(model.save(tmp_path / "m"))
@@ -127,7 +127,7 @@ def test_classes_keep_their_kind(labels, tmp_path):
     ],
     ids=lambda params: next(iter(params)),
 )
-def test_parameters_of_many_kinds_are_held(params, tmp_path):
+def test_model_file_holds_parameters_of_many_types(params, tmp_path):
     X, y = sines(12)[0], np.array([3, 7])[np.arange(12) % 2]
     model = LatentODEClassifier(**{**TINY, **params}).fit(X, y)
     copy = LatentODEClassifier.load(model.save(tmp_path / "m"))
@@ -135,7 +135,7 @@ def test_parameters_of_many_kinds_are_held(params, tmp_path):
     assert copy.class_weight == model.class_weight
 
 
-def test_columns_of_a_frame_are_remembered(tmp_path):
+def test_model_file_keeps_feature_names(tmp_path):
     frame = pd.DataFrame(np.random.default_rng(0).random((12, 4)), columns=list("abcd"))
     model = LatentODEClassifier(**TINY).fit(frame, np.arange(12) % 2)
     copy = LatentODEClassifier.load(model.save(tmp_path / "m"))
@@ -144,39 +144,39 @@ def test_columns_of_a_frame_are_remembered(tmp_path):
         copy.predict(frame.rename(columns={"a": "z"}))
 
 
-# Refusals
+# Damaged and forged files
 
 
-def rewritten(path, tensors=None, *, forged=False, **changes):
-    """The file with parts of its header replaced; a forger also computes the checksum anew."""
+def rewrite_header(path, tensors=None, *, forged=False, **changes):
+    """Replaces parts of the header; a forged file also has a new, valid checksum."""
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
-        held = {name: file.get_tensor(name) for name in file.keys()}
-    held = held if tensors is None else tensors
+        stored = {name: file.get_tensor(name) for name in file.keys()}
+    stored = stored if tensors is None else tensors
     header = {key: value for key, value in (header | changes).items() if value is not None}
     if forged:
-        header["sha256"] = checksum(held, header["config"], int(header["version"]))
-    save_file(held, path, metadata=header)
+        header["sha256"] = checksum(stored, header["config"], int(header["version"]))
+    save_file(stored, path, metadata=header)
     return path
 
 
-def edited(path, *, forged=True, **changes):
-    """The file with entries of its config replaced; `params` are merged."""
+def edit_config(path, *, forged=True, **changes):
+    """Replaces entries of the config; `params` are merged."""
     with safe_open(path, framework="pt") as file:
         config = json.loads(file.metadata()["config"])
     changes["params"] = config["params"] | changes.get("params", {})
-    return rewritten(path, config=json.dumps(config | changes), forged=forged)
+    return rewrite_header(path, config=json.dumps(config | changes), forged=forged)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.999])
-def test_a_truncated_file_is_refused(path, share):
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5, 0.999])
+def test_model_file_rejects_truncated_file(path, fraction):
     content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
+    path.write_bytes(content[: int(fraction * len(content))])
     with pytest.raises(ValueError, match="no complete safetensors file"):
         LatentODEClassifier.load(path)
 
 
-def test_other_files_are_refused(path, tmp_path):
+def test_model_file_rejects_foreign_and_absent_files(path, tmp_path):
     save_file({"weight": torch.ones(2)}, tmp_path / "foreign")
     with pytest.raises(ValueError, match="was not written by latent_morph"):
         LatentODEClassifier.load(tmp_path / "foreign")
@@ -207,9 +207,9 @@ def test_other_files_are_refused(path, tmp_path):
     ],
     ids=lambda value: None if isinstance(value, dict) else value,
 )
-def test_a_damaged_header_is_refused(path, changes, match):
+def test_model_file_rejects_damaged_header(path, changes, match):
     with pytest.raises(ValueError, match=match):
-        LatentODEClassifier.load(rewritten(path, **changes))
+        LatentODEClassifier.load(rewrite_header(path, **changes))
 
 
 @pytest.mark.parametrize(
@@ -230,19 +230,19 @@ def test_a_damaged_header_is_refused(path, changes, match):
     ],
     ids=str,
 )
-def test_a_forged_config_is_refused(path, changes):
+def test_model_file_rejects_forged_config(path, changes):
     with pytest.raises(ValueError, match=r"model\.safetensors does not hold a complete model"):
-        LatentODEClassifier.load(edited(path, **changes))
+        LatentODEClassifier.load(edit_config(path, **changes))
 
 
-def test_an_edit_is_noticed_even_where_it_makes_sense(path):
+def test_model_file_rejects_edited_config(path):
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged: .*so it was changed"):
-        LatentODEClassifier.load(edited(path, forged=False, params={"batch_size": 32}))
+        LatentODEClassifier.load(edit_config(path, forged=False, params={"batch_size": 32}))
 
 
 @pytest.mark.parametrize("huge", [10**7, 10**30])
 @pytest.mark.parametrize(
-    "where",
+    "name",
     [
         "n_channels",
         "latent_dim",
@@ -253,57 +253,57 @@ def test_an_edit_is_noticed_even_where_it_makes_sense(path):
         "modes",
     ],
 )
-def test_no_file_can_fill_the_memory(path, where, huge):
-    change = {where: huge} if where == "n_channels" else {"params": {where: huge}}
-    if where in ("layers", "modes"):
-        change = {"params": {"encoder_options": {where: huge}}}
-    edited(path, **change)
-    refused = []
+def test_model_file_huge_sizes_allocate_no_memory(path, name, huge):
+    change = {name: huge} if name == "n_channels" else {"params": {name: huge}}
+    if name in ("layers", "modes"):
+        change = {"params": {"encoder_options": {name: huge}}}
+    edit_config(path, **change)
+    messages = []
 
     def attempt():
         with pytest.raises(ValueError, match="does not hold a complete model") as problem:
             LatentODEClassifier.load(path)
-        refused.append(str(problem.value))
+        messages.append(str(problem.value))
 
     assert (peak_above(attempt) or 0.0) < 50  # megabytes
-    assert huge > 10**18 or "ten times what the file holds" in refused[0]
+    assert huge > 10**18 or "ten times what the file holds" in messages[0]
 
 
-def test_nor_can_its_options_or_labels(tmp_path):
+def test_model_file_rejects_huge_options_and_labels(tmp_path):
     model = LatentODEClassifier(**MORPH).fit(*sines(12))
     for options in ({"blocks": 10**9}, {"width": 10**9}, {"depth": 10**9}):
         path = model.save(tmp_path / "m")
         with pytest.raises(ValueError, match="ten times what the file holds"):
-            LatentODEClassifier.load(edited(path, params={"ode_options": {"inn": options}}))
+            LatentODEClassifier.load(edit_config(path, params={"ode_options": {"inn": options}}))
     path = model.save(tmp_path / "m")
     with pytest.raises(ValueError, match="classes must fit into"):
-        LatentODEClassifier.load(edited(path, classes_dtype="<U90000000"))
+        LatentODEClassifier.load(edit_config(path, classes_dtype="<U90000000"))
 
 
-def test_every_flipped_byte_is_noticed_or_harmless(tmp_path):
+def test_model_file_every_flipped_byte_is_rejected_or_harmless(tmp_path):
     path = tmp_path / "m"
     tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2])}
     config = {"estimator": "X", "params": {"é": [1, None, 0.5]}}
     write_model(path, tensors, config)
     content = path.read_bytes()
-    noticed = 0
+    rejected = 0
     for place in range(len(content)):
         for flip in (0x01, 0x20, 0xFF):
             changed = bytearray(content)
             changed[place] ^= flip
             path.write_bytes(changed)
             try:
-                held, said, _ = read_model(path)
+                read_tensors, read_config, _ = read_model(path)
             except ValueError as problem:
                 assert str(problem).startswith(str(path))
-                noticed += 1
+                rejected += 1
             else:
-                assert said == config and held.keys() == tensors.keys()
-                assert all(torch.equal(held[name], tensors[name]) for name in tensors)
-    assert noticed > 0.99 * 3 * len(content)
+                assert read_config == config and read_tensors.keys() == tensors.keys()
+                assert all(torch.equal(read_tensors[name], tensors[name]) for name in tensors)
+    assert rejected > 0.99 * 3 * len(content)
 
 
-def test_flipped_bytes_of_a_whole_model_are_noticed(path):
+def test_model_file_rejects_flipped_bytes_of_classifier(path):
     content = path.read_bytes()
     for place in range(0, len(content), 101):
         changed = bytearray(content)
@@ -314,23 +314,23 @@ def test_flipped_bytes_of_a_whole_model_are_noticed(path):
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_files_older_than_0_1_are_refused(path, version):
-    words = f"must be of format version 3 to 4, got {version}: fit and save the model again"
-    with pytest.raises(ValueError, match=words):
-        LatentODEClassifier.load(rewritten(path, version=version, sha256=None))
+def test_model_file_rejects_versions_before_0_1(path, version):
+    message = f"must be of format version 3 to 4, got {version}: fit and save the model again"
+    with pytest.raises(ValueError, match=message):
+        LatentODEClassifier.load(rewrite_header(path, version=version, sha256=None))
 
 
-def test_files_without_a_checksum_are_refused(path):
+def test_model_file_rejects_missing_checksum(path):
     with pytest.raises(ValueError, match="is damaged: KeyError.'sha256'"):
-        LatentODEClassifier.load(rewritten(path, sha256=None))
+        LatentODEClassifier.load(rewrite_header(path, sha256=None))
 
 
-def test_a_device_that_is_not_there_is_no_fault_of_the_file(path):
+def test_model_file_load_on_unusable_device(path):
     with pytest.raises(ValueError, match="device 'abacus' cannot be used"):
         LatentODEClassifier.load(path, device="abacus")
 
 
-def test_a_model_of_another_class_is_refused(path):
+def test_model_file_rejects_other_estimator(path):
     for kind in (LatentODEPointClassifier, LatentODEReconstructor):
         with pytest.raises(
             ValueError, match=f"must hold a {kind.__name__}, got a LatentODEClassifier"
@@ -339,16 +339,16 @@ def test_a_model_of_another_class_is_refused(path):
 
 
 @pytest.mark.parametrize("name", ["os.system", "antigravity", "sklearn.svm.SVC", "LatentODEBase"])
-def test_names_in_a_file_import_nothing(path, name):
+def test_model_file_names_import_nothing(path, name):
     before = set(sys.modules)
     with pytest.raises(ValueError, match="does not hold a complete model"):
-        LatentODEClassifier.load(edited(path, estimator=name))
+        LatentODEClassifier.load(edit_config(path, estimator=name))
     assert "antigravity" not in sys.modules and set(sys.modules) == before
 
 
-# Elsewhere
+# Other processes
 
-ELSEWHERE = """
+PREDICT_SCRIPT = """
 import sys
 import numpy as np, torch
 torch.set_num_threads(int(sys.argv[1]))
@@ -358,23 +358,23 @@ np.save(sys.argv[4], LatentODEClassifier.load(sys.argv[2]).predict_proba(X))
 """
 
 
-def test_a_model_answers_the_same_on_other_threads(tmp_path):
+def test_model_file_predictions_agree_on_other_threads(tmp_path):
     assert torch.get_num_threads() == 1
     X = np.random.default_rng(0).random((400, 12, 2))
     model = LatentODEClassifier(**MORPH).fit(X[:20], np.arange(20) % 2)
     path = model.save(tmp_path / "model")
     np.save(tmp_path / "X.npy", X)
     files = [str(tmp_path / name) for name in ("model", "X.npy", "answer.npy")]
-    subprocess.run([sys.executable, "-c", ELSEWHERE, "3", *files], check=True)
-    answer = np.load(tmp_path / "answer.npy")
-    np.testing.assert_allclose(answer, model.predict_proba(X), atol=1e-6)
+    subprocess.run([sys.executable, "-c", PREDICT_SCRIPT, "3", *files], check=True)
+    proba = np.load(tmp_path / "answer.npy")
+    np.testing.assert_allclose(proba, model.predict_proba(X), atol=1e-6)
     assert path.exists()
 
 
 # Pickle, joblib and skops
 
 
-def test_skops_needs_to_trust_nothing_but_the_estimator(tmp_path):
+def test_skops_trusts_only_the_estimator(tmp_path):
     skops = pytest.importorskip("skops.io")
     X, y = sines(12)
     for kind in (*ALL, DynamicsRegressor):
@@ -389,22 +389,22 @@ def test_skops_needs_to_trust_nothing_but_the_estimator(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [LatentODEClassifier, DynamicsRegressor])
-def test_parameters_set_after_fitting_do_not_concern_the_model(kind, tmp_path):
+def test_model_file_and_pickle_ignore_params_set_after_fit(kind, tmp_path):
     X, y = sines(12)
     sizes = {"hidden_dim": 9} if kind is LatentODEClassifier else {"augment": 3}
     model = kind(ode="linear", max_epochs=1, random_state=0).fit(X, y)
-    wanted = model.predict(X)
+    expected = model.predict(X)
     model.set_params(**sizes)
     for copy in (
         pickle.loads(pickle.dumps(model)),
         deepcopy(model),
         kind.load(model.save(tmp_path / "m")),
     ):
-        np.testing.assert_array_equal(copy.predict(X), wanted)
+        np.testing.assert_array_equal(copy.predict(X), expected)
     assert deepcopy(model).get_params() == model.get_params()
 
 
-def test_what_is_not_fitted_is_pickled_too():
+def test_pickle_of_unfitted_estimator():
     model = pickle.loads(pickle.dumps(LatentODEClassifier(latent_dim=3)))
     assert model.latent_dim == 3 and not hasattr(model, "model_")
 
@@ -412,21 +412,21 @@ def test_what_is_not_fitted_is_pickled_too():
 # Saving
 
 
-def test_functions_cannot_be_saved(tmp_path):
+def test_save_rejects_functions(tmp_path):
     X, y = sines(12)
     settings = {**TINY, "ode_options": None}
     nested = {"encoder": "gru-ode", "encoder_options": {"ode": LinearFlow}}
-    for params, words in (
+    for params, message in (
         ({"ode": LinearFlow}, "ode must be a registered name to be saved, got a function"),
         (nested, "must hold text and numbers only, got .*LinearFlow"),
     ):
         model = LatentODEClassifier(**{**settings, **params}).fit(X, y)
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             model.save(tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_options_that_no_file_holds_are_refused(model, tmp_path):
+def test_save_rejects_options_that_are_not_json(model, tmp_path):
     model = LatentODEClassifier(**TINY).fit(*sines(12))
     model._fitted_params["ode_options"] = {"thing": object()}
     with pytest.raises(ValueError, match="must hold text and numbers only, got .*object object"):
@@ -434,7 +434,7 @@ def test_options_that_no_file_holds_are_refused(model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_saving_where_one_cannot_leaves_nothing_behind(model, tmp_path):
+def test_save_error_leaves_no_files(model, tmp_path):
     with pytest.raises(FileNotFoundError):
         model.save(tmp_path / "absent" / "model")
     assert list(tmp_path.iterdir()) == []
@@ -447,24 +447,24 @@ def test_saving_where_one_cannot_leaves_nothing_behind(model, tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"file", "folder"}
 
 
-def test_a_folder_that_is_not_writable_is_left_alone(model, tmp_path, monkeypatch):
-    def denied(path, *args):  # root, who runs many a test, may write anywhere
+def test_save_to_unwritable_folder_leaves_no_files(model, tmp_path, monkeypatch):
+    def deny(path, *args):  # root, as whom tests often run, may write anywhere
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "open", denied)
+        patch.setattr(os, "open", deny)
         with pytest.raises(PermissionError, match="model"):
             model.save(tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_save_keeps_the_file_that_was_there(model, path, monkeypatch):
+def test_save_error_keeps_existing_file(model, path, monkeypatch):
     before = path.read_bytes()
 
-    def full(*args, **kwargs):
+    def fail(*args, **kwargs):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="no space"):
         model.save(path)
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]

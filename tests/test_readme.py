@@ -13,25 +13,25 @@ ROOT = Path(__file__).parent.parent
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line]
 
-# The same commands with less to do, so that the suite does not run itself or train for minutes.
-LESS = ["--quick", "--n-cases", "40", "--budget", "3", "--source", "synthetic"]
-SHORTER = {
-    "make run": ["make", "run", f"ARGS={' '.join(LESS)} --out {{out}}"],
+# Short versions of commands, so that the suite does not run itself or train for minutes.
+SMALL = ["--quick", "--n-cases", "40", "--budget", "3", "--source", "synthetic"]
+REPLACEMENTS = {
+    "make run": ["make", "run", f"ARGS={' '.join(SMALL)} --out {{out}}"],
     "make test": ["make", "test", "ARGS=--collect-only -q tests/test_readme.py"],
 }
 
 
-def test_the_readme_has_what_these_tests_run():
+def test_readme_has_blocks_and_commands_under_test():
     assert {kind for kind, _ in BLOCKS} == {"bash", "python"}
-    assert set(SHORTER) <= set(COMMANDS)
+    assert set(REPLACEMENTS) <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands(command, tmp_path):
-    if command in SHORTER:
+def test_readme_commands_run(command, tmp_path):
+    if command in REPLACEMENTS:
         if shutil.which("make") is None:
             pytest.skip("needs make")
-        words = [word.format(out=tmp_path) for word in SHORTER[command]]
+        words = [word.format(out=tmp_path) for word in REPLACEMENTS[command]]
     else:
         program, *rest = command.split()
         assert program == "python", f"no rule for {command!r}"
@@ -41,7 +41,7 @@ def test_commands(command, tmp_path):
             assert (tmp_path / "rows.json").exists()
             return
         fewer = ["--n-times", "50"] if "--n-times" in rest else []
-        words = [sys.executable, *rest, *LESS, *fewer, "--out", str(tmp_path)]
+        words = [sys.executable, *rest, *SMALL, *fewer, "--out", str(tmp_path)]
     run(words, ROOT)
 
 
@@ -58,7 +58,7 @@ def run(words, folder, **environment):
 
 
 @pytest.mark.parametrize("code", [text for kind, text in BLOCKS if kind == "python"])
-def test_python_blocks(code, tmp_path):
+def test_readme_python_blocks_run(code, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
@@ -66,7 +66,7 @@ def test_python_blocks(code, tmp_path):
     assert done.stdout.strip(), "an example shows something"
 
 
-def test_links_and_pictures_exist():
+def test_readme_links_and_pictures_exist():
     prose = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)]+)\)", prose):
         if not target.startswith("http"):

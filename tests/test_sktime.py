@@ -1,4 +1,4 @@
-"""The adapter to sktime, by sktime's own suite."""
+"""The adapter to sktime: sktime's own checks, and agreement with the classifier."""
 
 import importlib
 import sys
@@ -13,20 +13,20 @@ import latent_morph
 from latent_morph.integrations.sktime import LatentODEClassifier
 
 
-def test_sktimes_contract():
+def test_sktime_classifier_check_estimator():
     results = check_estimator(LatentODEClassifier, verbose=False)
     assert {name: result for name, result in results.items() if result != "PASSED"} == {}
     assert len(results) >= 258
 
 
-def test_parameters_are_the_classifiers():
+def test_sktime_classifier_parameters_match_classifier():
     params = LatentODEClassifier(max_epochs=3).get_params()
     assert params == latent_morph.LatentODEClassifier(max_epochs=3).get_params()
     with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
         LatentODEClassifier(epochs=3)
 
 
-def test_answers_are_the_classifiers_with_the_times_of_the_index():
+def test_sktime_classifier_index_times_match_classifier():
     X, y = sines(12)
     frames = [
         pd.DataFrame({"wave": values}, index=pd.to_timedelta(times, unit="s"))
@@ -38,17 +38,17 @@ def test_answers_are_the_classifiers_with_the_times_of_the_index():
     np.testing.assert_array_equal(model.predict(frames), plain.predict(X))
 
 
-def test_periods_are_as_good_as_the_dates_they_start_on():
+def test_sktime_classifier_periods_equal_start_dates():
     rng = np.random.default_rng(0)
     months = [pd.period_range("2020-01", periods=n, freq="M") for n in rng.integers(5, 9, 12)]
     frames = [pd.DataFrame({"wave": rng.random(len(index))}, index=index) for index in months]
     y = np.arange(12) % 2
     dated = [frame.to_timestamp() for frame in frames]
-    answers = [LatentODEClassifier(**TINY).fit(X, y).predict_proba(X) for X in (frames, dated)]
-    np.testing.assert_array_equal(*answers)
+    probas = [LatentODEClassifier(**TINY).fit(X, y).predict_proba(X) for X in (frames, dated)]
+    np.testing.assert_array_equal(*probas)
 
 
-def test_without_sktime_the_error_says_what_to_install(monkeypatch):
+def test_sktime_missing_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sktime.classification.base", None)
     monkeypatch.delitem(sys.modules, "latent_morph.integrations.sktime")
     with pytest.raises(ImportError, match=r'needs sktime: pip install "latent_morph\[sktime\]"'):

@@ -1,4 +1,4 @@
-"""A typed script of a user's passes `mypy --strict`, and a mistaken one does not."""
+"""A typed user script passes `mypy --strict`, and one with mistakes does not."""
 
 import subprocess
 import sys
@@ -16,12 +16,12 @@ label: str = DynamicsRegressor().predict([0.0, 1.0])
 
 
 @pytest.mark.slow
-def test_a_users_script_is_well_typed_and_mistakes_are_found(tmp_path):
+def test_typing_of_user_script_passes_and_mistakes_are_found(tmp_path):
     pytest.importorskip("mypy")
     mistaken = tmp_path / "mistaken.py"
     mistaken.write_text(MISTAKEN)
-    # A user's settings, not ours. The package is as if installed: what is inside it is not theirs
-    # to hear of. Nor is it theirs, or ours, that pandas comes without types.
+    # A user's settings, not ours. As for an installed package, errors inside it are not shown,
+    # nor is it an error that pandas comes without types.
     settings = ["--strict", "--follow-imports=silent", "--disable-error-code=import-untyped"]
     # One process for both, and a cache apart from that of `make lint`, whose settings differ.
     done = subprocess.run(
