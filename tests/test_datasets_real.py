@@ -302,11 +302,11 @@ def test_physionet_channels_and_outcomes(home, packed):
         assert bunch.data.shape == (2, 3, 41)
         assert bunch.data.times.tolist() == [[0, 0.5, 47.75]] * 2
         assert bunch.record_ids.tolist() == [12, 7] and bunch.target.tolist() == [1, 0]
-    seen = {
+    observed = {
         (bunch.feature_names[c], float(bunch.data.values[0, t, c]))
         for t, c in bunch.data.mask[0].nonzero().tolist()
     }
-    assert {(name, round(value, 1)) for name, value in seen} == {
+    assert {(name, round(value, 1)) for name, value in observed} == {
         ("Age", 54.0), ("ICUType", 4.0), ("HR", 75.0), ("Temp", -17.8)
     }  # fmt: skip
     assert bunch.feature_names[:37] == sorted(bunch.feature_names[:37])

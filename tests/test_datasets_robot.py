@@ -237,5 +237,5 @@ def test_robot_published_files(motion, n_demonstrations, n_train, dim):
     for (times, values), (_, speed) in zip(
         bunch.data.to_ragged(), bunch.velocity.to_ragged(), strict=True
     ):
-        found = np.gradient(values, times, axis=0)
-        assert np.abs(found - speed).mean() < 0.03 * np.abs(speed).mean()
+        derivative = np.gradient(values, times, axis=0)
+        assert np.abs(derivative - speed).mean() < 0.03 * np.abs(speed).mean()

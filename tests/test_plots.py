@@ -81,8 +81,8 @@ def texts(axes):
     """All visible text of the figure."""
     figure = np.ravel(axes)[0].figure
     figure.canvas.draw()
-    found = figure.findobj(matplotlib.text.Text)
-    return {text.get_text() for text in found if text.get_visible()} - {""}
+    artists = figure.findobj(matplotlib.text.Text)
+    return {text.get_text() for text in artists if text.get_visible()} - {""}
 
 
 def strips(ax):

@@ -48,9 +48,9 @@ def regressor():
 
 
 def test_plots_are_exported_and_return_axes():
-    found = [name for name in plots.__all__ if name.startswith("plot_")]
-    assert len(found) == 15
-    for name in found:
+    names = [name for name in plots.__all__ if name.startswith("plot_")]
+    assert len(names) == 15
+    for name in names:
         function = getattr(plots, name)
         assert inspect.signature(function).return_annotation in ("Axes", "np.ndarray"), name
 
@@ -154,13 +154,13 @@ def test_plot_latent_trajectories_labels(models):
     ax = plots.plot_latent_trajectories(models["series"], X, labels=Y)
     names = [text.get_text() for text in ax.get_legend().get_texts()]
     assert names == ["even", "odd"]
-    _, found = colours(ax)
+    _, drawn = colours(ax)
     palette = [colour.lower() for colour in plots.CLASS_COLOURS]
-    assert found[0] == palette[1] and found[99] == palette[0]
+    assert drawn[0] == palette[1] and drawn[99] == palette[0]
     times = np.linspace(0, 6, 30)
     labels = np.where(np.tile(times > 3, (len(X), 1)), "late", "early")
-    _, found = colours(plots.plot_latent_trajectories(models["points"], X, times, labels=labels))
-    assert found[0] == palette[0] and found[28] == palette[1]
+    _, drawn = colours(plots.plot_latent_trajectories(models["points"], X, times, labels=labels))
+    assert drawn[0] == palette[0] and drawn[28] == palette[1]
     with pytest.raises(
         ValueError, match=r"labels must have shape \(6,\) or \(6, 30\), got \(2,\)"
     ):

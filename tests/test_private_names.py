@@ -1,4 +1,4 @@
-"""The package uses public names of torch only: read off the syntax trees."""
+"""The package uses only public names of torch, as its syntax trees show."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def dotted(node):
-    """a.b.c of nested attributes that start with a name, or nothing."""
+    """The parts of a dotted name such as a.b.c, or an empty list for other nodes."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -23,7 +23,7 @@ def is_private(part):
 
 
 def private_torch_names(source):
-    tree, found, from_torch = ast.parse(source), set(), {"torch"}
+    tree, private, from_torch = ast.parse(source), set(), {"torch"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -33,14 +33,14 @@ def private_torch_names(source):
                 from_torch |= {alias.asname or alias.name for alias in node.names}
         else:
             continue
-        found |= {
+        private |= {
             n for n in names if n.split(".")[0] == "torch" and any(map(is_private, n.split(".")))
         }
     for node in ast.walk(tree):
         parts = dotted(node)
         if parts and parts[0] in from_torch and any(map(is_private, parts[1:])):
-            found.add(".".join(parts))
-    return found
+            private.add(".".join(parts))
+    return private
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -48,8 +48,8 @@ def test_module_uses_no_private_torch_name(path):
     assert private_torch_names(path.read_text()) == set()
 
 
-def test_module_has_no_attribute_that_torch_keeps_private():
-    """Attributes of modules and tensors by which private ways were found before."""
+def test_module_uses_no_private_torch_attribute():
+    """Attributes of modules and tensors that were used before."""
     private = {"_compiled_call_impl", "_schema", "_is_view", "_load_from_state_dict"}
     for path in MODULES:
         nodes = ast.walk(ast.parse(path.read_text()))
@@ -67,17 +67,17 @@ def test_module_has_no_attribute_that_torch_keeps_private():
         "from torch.autograd import forward_ad\nforward_ad._current_level",
     ],
 )
-def test_private_names_are_found(source):
+def test_private_torch_names_detects_private_names(source):
     assert private_torch_names(source)
 
 
-def test_one_custom_autograd_function_besides_the_adjoint():
-    """The recurrence; the solver's wrapper only puts torchdiffeq's failures into words."""
-    found = []
+def test_autograd_functions_are_recurrence_and_adjoint():
+    """The solver's function only explains errors of torchdiffeq's adjoint."""
+    functions = []
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and any(
                 dotted(base)[-2:] == ["autograd", "Function"] for base in node.bases
             ):
-                found.append(f"{path.relative_to(PACKAGE)}:{node.name}")
-    assert found == ["encoders/recurrence.py:_LinearRecurrence", "flows/solver.py:_Adjoint"]
+                functions.append(f"{path.relative_to(PACKAGE)}:{node.name}")
+    assert functions == ["encoders/recurrence.py:_LinearRecurrence", "flows/solver.py:_Adjoint"]

@@ -163,11 +163,11 @@ def test_write_csv_rejects_invalid_rows(tmp_path):
 
 
 def test_versions_match_installed_packages():
-    found = versions()
-    assert found["latent_morph"] == latent_morph.__version__
-    assert found["torch"] == torch.__version__ and found["numpy"] == np.__version__
-    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert {"scikit-learn", "scipy", "pandas", "FrEIA", "torchdiffeq"} < set(found)
+    actual = versions()
+    assert actual["latent_morph"] == latent_morph.__version__
+    assert actual["torch"] == torch.__version__ and actual["numpy"] == np.__version__
+    assert actual["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"scikit-learn", "scipy", "pandas", "FrEIA", "torchdiffeq"} < set(actual)
 
 
 def test_versions_none_if_not_installed(monkeypatch):
@@ -180,10 +180,10 @@ def test_versions_imports_no_heavy_package():
         "import sys; from latent_morph.io.records import versions; versions();"
         "print([m for m in ('torch', 'sklearn', 'scipy', 'pandas') if m in sys.modules])"
     )
-    seen = subprocess.run(
+    loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
-    assert seen.strip() == "[]"
+    assert loaded.strip() == "[]"
 
 
 def test_new_run_folder_numbers_folders(tmp_path):

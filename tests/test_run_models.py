@@ -84,8 +84,8 @@ def test_saved_model_has_recorded_score(tmp_path):
     folder = tmp_path / "periodic-morph"
     model = LatentODEReconstructor.load(folder / "model.safetensors")
     problem = TASKS["periodic"].load(Request(n_cases=120))
-    found = -model.score(problem.test_X, problem.test_y)
-    assert found == pytest.approx(record_in(folder)["metrics"]["test"]["mse"], rel=1e-4)
+    mse = -model.score(problem.test_X, problem.test_y)
+    assert mse == pytest.approx(record_in(folder)["metrics"]["test"]["mse"], rel=1e-4)
 
 
 @pytest.mark.parametrize("ode", FLOWS)

@@ -168,9 +168,9 @@ def test_scaler_inverse_velocity_matches_derivative(values):
     scaler = SeriesScaler(values).fit(batch)
     scaled = scaler.transform(batch)
     speed = torch.gradient(scaled.values[0], spacing=(scaled.times[0],), dim=0)[0]
-    found = scaler.inverse_velocity(scaled.values[0], speed)
-    true = batch.values[0] * torch.tensor([-4.0, 1.0], dtype=torch.float64)
-    torch.testing.assert_close(found[5:-5], true[5:-5], rtol=1e-4, atol=0)
+    actual = scaler.inverse_velocity(scaled.values[0], speed)
+    expected = batch.values[0] * torch.tensor([-4.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(actual[5:-5], expected[5:-5], rtol=1e-4, atol=0)
 
 
 def test_scaler_center_maps_to_zero_exactly():
@@ -234,8 +234,8 @@ def test_scaler_exports(values, origin):
     program = torch.export.export(module, arguments, dynamic_shapes=(axes, axes))
     other = batch(2, n=7)
     arguments = (other.values.double(), other.times)
-    for found, expected in zip(program.module()(*arguments), module(*arguments), strict=True):
-        assert torch.equal(found, expected) and found.dtype == torch.float64
+    for actual, expected in zip(program.module()(*arguments), module(*arguments), strict=True):
+        assert torch.equal(actual, expected) and actual.dtype == torch.float64
     # No float of the scaler is left in the graph, where ONNX would round it.
     floats = [
         argument
