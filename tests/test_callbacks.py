@@ -284,7 +284,7 @@ def test_verbose_without_logging_configuration(capsys):
     assert out == "" and [line[:9] for line in err.splitlines()] == ["epoch 1/2", "epoch 2/2"]
 
 
-def test_no_output_without_verbose(capsys):
+def test_verbose_off_prints_nothing(capsys):
     with bare_logging():
         LatentODEClassifier(**TINY).fit(*sines(12))
     assert capsys.readouterr() == ("", "")

@@ -84,7 +84,7 @@ def test_run_writes_files_of_every_dynamics_dataset(
         assert record["equilibrium"] is not None and record["source"] == "real"
 
 
-def test_saved_model_has_recorded_score(short_trajectories, tmp_path, monkeypatch):
+def test_run_dynamics_saved_model_has_recorded_score(short_trajectories, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "draw", lambda *_: [])
     run("--dataset", "lotka_volterra", *SMALL, out=tmp_path)
     folder = tmp_path / "lotka_volterra-morph"
@@ -134,13 +134,13 @@ def test_paper_preset_has_settings_of_dynamics():
         (["--dataset", "rober", "--ode", "rk4", "--stable", "true"], "needs an ode with a linear"),
     ],
 )
-def test_wrong_arguments_exit_with_message(words, message, tmp_path, capsys):
+def test_run_dynamics_exits_on_wrong_arguments(words, message, tmp_path, capsys):
     assert main([*words, "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert message in said and "Traceback" not in said
 
 
-def test_run_resumes_after_interrupt(short_trajectories, tmp_path, monkeypatch):
+def test_run_dynamics_resumes_after_interrupt(short_trajectories, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "draw", lambda *_: [])
 
     def interrupt(self, history, settings):

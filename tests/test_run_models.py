@@ -79,7 +79,7 @@ def test_run_writes_files_of_every_latent_dataset(dataset, words, tmp_path, caps
     assert ("synthetic stand-in" in printed.out) == (words == STAND_IN)
 
 
-def test_saved_model_has_recorded_score(tmp_path):
+def test_run_saved_model_has_recorded_score(tmp_path):
     run(out=tmp_path)
     folder = tmp_path / "periodic-morph"
     model = LatentODEReconstructor.load(folder / "model.safetensors")
@@ -265,7 +265,7 @@ def test_missing_file_gets_stand_in_unless_source_is_real(tmp_path, capsys, monk
         (["--ode-options", '{"speed": 3}'], 2, "unexpected keyword argument 'speed'"),
     ],
 )
-def test_wrong_arguments_exit_with_message(words, code, message, tmp_path, capsys):
+def test_run_exits_on_wrong_arguments(words, code, message, tmp_path, capsys):
     assert main([*words, "--quick", "--out", str(tmp_path / "runs")]) == code
     printed = capsys.readouterr()
     assert message in printed.err and printed.out == ""
@@ -367,7 +367,7 @@ def test_data_home_that_is_no_folder_exits_with_message(tmp_path, capsys):
     assert "is no folder" in capsys.readouterr().err
 
 
-def test_no_arguments_mean_first_look(capsys):
+def test_run_without_arguments_is_first_look(capsys):
     arguments = cli.parse([])
     assert "No arguments: a first look" in capsys.readouterr().err
     assert (arguments.dataset, arguments.ode, arguments.budget) == ("periodic", "morph", 50)
