@@ -117,7 +117,8 @@ def random_rows(batch: SeriesBatch, repeats: int, generator: torch.Generator | N
     complete = batch.mask.all(-1)
     last = batch.observed.long().cumsum(1).argmax(1)
     complete &= torch.arange(batch.n_times, device=batch.device) < last.unsqueeze(1)
-    complete[:, 0] |= ~complete.any(1)  # nothing follows any start: any row will do
+    # Without such a row the last one is taken: nothing follows it, so that it adds no error.
+    complete[:, -1] |= ~complete.any(1)
     chosen = torch.multinomial(complete.float(), repeats, replacement=True, generator=generator)
     return chosen.mT.flatten()
 
