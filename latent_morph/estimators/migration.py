@@ -44,9 +44,10 @@ def _upgrade_config(config: dict[str, Any]) -> None:
     if "encoder" in params:
         names = _ENCODER_OPTIONS[params["encoder"]]
         params["encoder_options"] = {new: params[old] for old, new in names.items()}
-    inn = (params.get("ode_options") or {}).get("inn")
-    if isinstance(inn, dict) and inn.get("coupling") == "glow":
-        inn["coupling"] = "affine"  # the same function; "glow" is FrEIA's own module now
+    for ode_options in (params.get("ode_options"), params.get("encoder_ode_options")):
+        inn = (ode_options or {}).get("inn")
+        if isinstance(inn, dict) and inn.get("coupling") == "glow":
+            inn["coupling"] = "affine"  # the same function; "glow" is FrEIA's own module now
 
 
 def _upgrade_tensors(tensors: dict[str, Tensor]) -> None:
