@@ -86,8 +86,8 @@ def _series_inputs(scaler: SeriesScaler) -> dict[str, tuple[torch.dtype, tuple[s
     }
 
 
-def _freeze(flow: Flow) -> Flow:
-    """The flow itself, with the eigenvectors of its linear base computed; others are refused."""
+def _prepare_flow(flow: Flow) -> Flow:
+    """Makes a closed form traceable, in place; other flows are refused."""
     linear = flow.base if isinstance(flow, MorphFlow) else flow
     if not isinstance(linear, LinearFlow):
         raise ValueError(
@@ -96,6 +96,8 @@ def _freeze(flow: Flow) -> Flow:
             f"while it runs, so that there is no fixed program"
         )
     linear.freeze()
+    if isinstance(flow, MorphFlow):
+        flow.dense_output = None  # the search for panels depends on the number of times
     return flow
 
 
@@ -111,7 +113,7 @@ class _LatentProgram(nn.Module):
             )
         self.model = copy.deepcopy(model).cpu()
         self.scaler = scaler
-        self.flow = _freeze(self.model.flow)
+        self.flow = _prepare_flow(self.model.flow)
         self.dtype = next(model.decoder.parameters()).dtype
 
     def encode(
@@ -177,7 +179,7 @@ class _Dynamics(nn.Module):
         super().__init__()
         self.model = copy.deepcopy(model).cpu()
         self.scaler = scaler
-        self.flow = _freeze(self.model.flow)
+        self.flow = _prepare_flow(self.model.flow)
 
     def forward(self, y0: Tensor, times: Tensor) -> Tensor:
         start = self.model.lift(self.scaler.transform_values(y0))
