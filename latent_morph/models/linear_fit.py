@@ -56,7 +56,7 @@ def initialize_linear(linear: LinearFlow, matrix: Tensor) -> None:
         linear: Changed in place.
         matrix: (C, C) with C <= D.
     """
-    modes = _eigenmodes(matrix.double())
+    modes = _eigenmodes(matrix.cpu().double())
     turning = [mode for mode in modes if mode[1] != 0]
     if linear.n_pairs < len(turning):
         modes = [part for mode in modes for part in _split_pair(mode)]
@@ -68,8 +68,8 @@ def initialize_linear(linear: LinearFlow, matrix: Tensor) -> None:
     def wide(vector: Tensor) -> Tensor:
         return torch.cat([vector, vector.new_zeros(size - len(vector))])
 
-    rates = linear.rates.detach().double()
-    frequencies = linear.frequencies.detach().double()
+    rates = linear.rates.detach().cpu().double()
+    frequencies = linear.frequencies.detach().cpu().double()
     first: list[Tensor] = []
     second: list[Tensor] = []
     singles: list[Tensor] = []
