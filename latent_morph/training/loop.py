@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def train(
             weights in place and the checkpoint written.
 
     Raises:
-        TrainingError: The loss or its gradient was not finite.
+        TrainingError: A state, the loss or its gradient was not finite, or a solver failed.
         FileNotFoundError: There is no folder for the checkpoint.
         ValueError: The checkpoint to resume from is damaged or of another model.
     """
@@ -92,7 +92,8 @@ def train(
                 row = _train_epoch(state, loss, train_examples, generator)
             row["train_seconds"] = time.perf_counter() - begin
             if val_examples is not None:
-                row["validation_score"] = evaluate(model, val_examples, score)
+                with _raise_training_errors(f"in the validation of epoch {state.epoch}"):
+                    row["validation_score"] = evaluate(model, val_examples, score)
             row["seconds"] = time.perf_counter() - begin
             state.end_epoch(row)
             for callback in all_callbacks:
@@ -131,14 +132,9 @@ def _train_epoch(
         progress = state.progress(number / len(batches))
         rate = settings.learning_rate * learning_rate_factor(settings.schedule, progress)
         where = f"in epoch {state.epoch}, batch {number} of {len(batches)}"
-        try:
-            total, parts = loss(
-                state.model,
-                train_examples[chosen].trim(),
-                Step(progress, generator, state.random),
-            )
-        except (NotFiniteError, IntegrationError) as problem:
-            raise TrainingError(f"{problem} ({where})") from problem
+        step = Step(progress, generator, state.random)
+        with _raise_training_errors(where):
+            total, parts = loss(state.model, train_examples[chosen].trim(), step)
         _check_finite("loss", total, where)
         _descend(state, total, rate, where)
         for name, value in {"train_loss": total.detach(), **parts}.items():
@@ -166,6 +162,15 @@ def _descend(state: TrainingState, total: Tensor, learning_rate: float, where: s
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
     optimizer.step()
+
+
+@contextmanager
+def _raise_training_errors(where: str) -> Iterator[None]:
+    """Raises what a diverging model leads to as a `TrainingError`."""
+    try:
+        yield
+    except (NotFiniteError, IntegrationError) as problem:
+        raise TrainingError(f"{problem} ({where})") from problem
 
 
 def _check_finite(name: str, value: Tensor, where: str) -> None:
