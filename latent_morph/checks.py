@@ -1,4 +1,4 @@
-"""Argument checks: every message names the argument, what came and what was wanted."""
+"""Argument checks, whose messages read "NAME must be ..., got ..."."""
 
 import math
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ class NotFiniteError(ValueError):
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> str:
-    """Returns `value` if it is one of `known`; the error lists them and guesses the likely one."""
+    """Returns `value` if it is one of `known`; the error lists them and suggests one."""
     names = list(known)
     if isinstance(value, str) and value in names:
         return value
     close = get_close_matches(value, names, n=1) if isinstance(value, str) else []
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise ValueError(f"{name} must be one of {', '.join(names)}; got {value!r}{hint}")
+    raise ValueError(f"{name} must be one of {', '.join(names)}, got {value!r}{hint}")
 
 
 def check_count(name: str, value: object, *, least: int = 1) -> int:
@@ -59,17 +59,19 @@ def check_device(name: str, device: str) -> torch.device:
     """Returns `device` if torch can put a tensor there."""
     try:
         return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as problem:  # torch's ways to say so
+    except (RuntimeError, AssertionError) as problem:
         reason = str(problem).splitlines()[0]
-        raise ValueError(f"{name} {device!r} cannot be used: {reason}") from problem
+        raise ValueError(
+            f"{name} must be a device that torch can use, got {device!r}: {reason}"
+        ) from problem
 
 
 def check_finite(name: str, tensor: Tensor) -> Tensor:
     """Returns `tensor` if it holds no NaN and no infinity."""
-    if torch.compiler.is_compiling() or tensor.is_meta:  # there are no values to look at
+    if torch.compiler.is_compiling() or tensor.is_meta:  # no values to check
         return tensor
-    # One NaN or infinity makes the sum one, and a sum is one small operation instead of six. A sum
-    # that is too large for its type says nothing, so look again.
+    # A NaN or infinity makes the sum non-finite, and a sum is one operation instead of several.
+    # The sum of finite numbers can overflow, so elements are checked before an error is raised.
     if not math.isfinite(tensor.detach().sum()) and not torch.isfinite(tensor).all():
         bad = int((~torch.isfinite(tensor)).sum())
         raise NotFiniteError(

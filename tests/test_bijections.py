@@ -138,7 +138,7 @@ def test_anchored_maps_origin_to_goal():
         (lambda: make_inn(3, activation="sin"), ValueError, "activation must be one of silu"),
         (lambda: make_inn(3, clamp=-1.0), ValueError, "clamp must be positive"),
         (lambda: Composed(), ValueError, "at least one bijection"),
-        (lambda: Composed(make_inn(2), make_inn(3)), ValueError, r"agree in dim, got \[2, 3\]"),
+        (lambda: Composed(make_inn(2), make_inn(3)), ValueError, r"the same dim, got \[2, 3\]"),
         (lambda: Anchored(make_inn(2), torch.zeros(3)), ValueError, "goal must have a last axis"),
         (lambda: make_inn(3)(torch.zeros(2)), ValueError, "x must have a last axis of size 3"),
         (lambda: make_inn(3).inverse(torch.zeros(3).long()), TypeError, "y must be real floating"),

@@ -93,7 +93,7 @@ def test_robertson_log_spacing():
         (make_lotka_volterra, {"n_unseen": 0}, "n_unseen must be at least 1, got 0"),
         (make_lorenz, {"start": [1, 2]}, r"start must have shape \(3,\), got \(2,\)"),
         (make_lorenz, {"start": [1, 2, np.nan]}, "start must be finite"),
-        (make_lorenz, {"variant": "real"}, "variant must be one of standard, printed; got 'real'"),
+        (make_lorenz, {"variant": "real"}, "variant must be one of standard, printed, got 'real'"),
         (make_lorenz, {"interval": (2, 2)}, "interval must be"),
         (make_robertson, {"n_times": 1}, "n_times must be at least 2, got 1"),
         (make_robertson, {"noise": -1}, "noise must be at least 0, got -1"),

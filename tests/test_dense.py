@@ -249,7 +249,7 @@ def test_dense_output_leading_axes():
 def test_dense_output_needs_linear_base():
     base = morph_neural(3)
     with pytest.raises(
-        ValueError, match="dense_output needs a LinearFlow as base, got SolverFlow"
+        ValueError, match="base must be a LinearFlow for dense_output, got SolverFlow"
     ):
         MorphFlow(base.base, base.warp, dense_output=1e-5)
     with pytest.raises(ValueError, match="dense_output must be positive"):

@@ -147,7 +147,7 @@ def test_dynamics_regressor_sample_weight_zero_equals_absent_trajectory():
     with pytest.raises(ValueError, match="zero"):
         model.fit(X, sample_weight=np.zeros(6))
     start_only = (np.arange(2.0), np.array([[1.0, 1.0], [NAN, NAN]]))
-    with pytest.raises(ValueError, match="nothing observed after"):
+    with pytest.raises(ValueError, match="X must have values after"):
         model.fit([start_only, X[0]], sample_weight=[1, 0])
 
 
@@ -202,7 +202,7 @@ def test_dynamics_regressor_stable_converges_to_equilibrium():
 @pytest.mark.parametrize("options", [{"stable": True}, {"goal": [0, 0]}])
 @pytest.mark.parametrize("ode", ["rk4", "morph-neural"])
 def test_dynamics_regressor_solver_rejects_stable_and_goal(options, ode):
-    with pytest.raises(ValueError, match=r"(stable=True|goal) needs an ode with a linear base"):
+    with pytest.raises(ValueError, match=r"ode must have a linear base for (stable=True|goal)"):
         DynamicsRegressor(ode=ode, max_epochs=1, **options).fit(spirals())
 
 
@@ -222,7 +222,7 @@ def test_dynamics_regressor_every_ode_fits_saves_and_loads(ode, tmp_path):
     if ode.startswith("morph") or ode == "linear":
         assert model.base_trajectory([1.0, 0.0], t).shape == (6, 4)
     else:
-        with pytest.raises(ValueError, match="has no base ODE"):
+        with pytest.raises(ValueError, match="ode must be of the morph family"):
             model.base_trajectory([1.0, 0.0], t)
 
 
@@ -307,14 +307,14 @@ def test_dynamics_regressor_output_shapes(spiral):
     [
         ([], "X must have at least one trajectory, got none"),
         (np.ones((0, 5, 2)), "X must have at least one trajectory, got none"),
-        ([([0.0, 1.0], np.ones((2, 2))), ([0.0], np.ones((1, 2)))], "trajectory 1 of X has one"),
-        ([([0.0, 1.0], [[1, NAN], [2, NAN]])], r"no value at all in channel \[1\]"),
-        ([([0.0, 1.0, 1.0], np.ones((3, 2)))], "trajectory 0 of X has time 1 twice"),
+        ([([0.0, 1.0], np.ones((2, 2))), ([0.0], np.ones((1, 2)))], "trajectory 1 of X must have"),
+        ([([0.0, 1.0], [[1, NAN], [2, NAN]])], r"every channel, got none in \[1\]"),
+        ([([0.0, 1.0, 1.0], np.ones((3, 2)))], "trajectory 0 .*must increase, got 1 twice"),
         (
             [([0.0, 1.0], np.ones((2, 2))), ([0.0, 1.0], [[1, NAN], [NAN, 1]])],
-            "trajectory 1 of X has no row in which every channel",
+            "trajectory 1 of X must have a row in which every",
         ),
-        ([([0.0, 1.0], [[NAN, 1.0], [1.0, 1.0]])], "nothing observed after the first complete"),
+        ([([0.0, 1.0], [[NAN, 1.0], [1.0, 1.0]])], "values after the first complete rows"),
     ],
 )
 def test_dynamics_regressor_rejects_invalid_trajectories(X, message):
@@ -333,8 +333,8 @@ def test_dynamics_regressor_rejects_invalid_trajectories(X, message):
         (lambda m: m.predict([1.0, 2.0], [NAN]), "times must be finite"),
         (lambda m: m.predict([1.0, 2.0], 3.0), r"times must have shape \(Q,\)"),
         (lambda m: m.predict([1.0, 2.0], [[1.0]]), r"times must have shape \(Q,\)"),
-        (lambda m: m.predict(np.ones((3, 4, 5))), "X has 5 channels"),
-        (lambda m: m.score(spirals(dim=3)), "X has 3 channels"),
+        (lambda m: m.predict(np.ones((3, 4, 5))), "X must have 2 channels"),
+        (lambda m: m.score(spirals(dim=3)), "X must have 2 channels"),
         (lambda m: m.vector_field([1.0]), "y must have 2 values per state"),
     ],
 )
@@ -354,7 +354,7 @@ def test_dynamics_regressor_rejects_invalid_queries(spiral, call, message):
         ({"augment": -1}, "'augment' parameter"),
         ({"scale": "big"}, "'scale' parameter"),
         ({"resume": True, "random_state": None}, "random_state must be an integer to resume"),
-        ({"device": "nowhere"}, "device 'nowhere' cannot be used"),
+        ({"device": "nowhere"}, "device must be .*, got 'nowhere'"),
     ],
 )
 def test_dynamics_regressor_rejects_invalid_parameters(wrong, message):
@@ -434,7 +434,7 @@ def test_dynamics_regressor_divergence_raises_training_error():
 
 def test_dynamics_regressor_rejects_files_of_other_models(tmp_path, spiral):
     path = spiral.save(tmp_path / "dynamics.safetensors")
-    with pytest.raises(ValueError, match="does not hold|must hold a LatentODEReconstructor"):
+    with pytest.raises(ValueError, match="must hold a LatentODEReconstructor"):
         LatentODEReconstructor.load(path)
     series = LatentODEReconstructor(hidden_dim=4, latent_dim=4, max_epochs=1).fit(spirals())
     with pytest.raises(ValueError, match="must hold a DynamicsRegressor, got a Latent"):

@@ -231,7 +231,7 @@ def test_export_rejects_gru_ode_encoder(tmp_path):
 
 def test_export_rejects_unknown_format_and_absent_folder(tmp_path):
     model = LatentODEClassifier(**TINY).fit(*sines(12))
-    with pytest.raises(ValueError, match="format must be one of onnx, torch; got 'pickle'"):
+    with pytest.raises(ValueError, match="format must be one of onnx, torch, got 'pickle'"):
         model.export(tmp_path / "model", "pickle")
     with pytest.raises(FileNotFoundError):
         model.export(tmp_path / "absent" / "model.onnx")

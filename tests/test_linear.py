@@ -91,8 +91,8 @@ def test_linear_flow_stable_at_long_times_reaches_equilibrium():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"spectrum": "complx"}, "spectrum must be one of complex, real; got 'complx' .did you"),
-        ({"eigenvectors": None}, "eigenvectors must be one of learned, identity; got None"),
+        ({"spectrum": "complx"}, "spectrum must be one of complex, real, got 'complx' .did you"),
+        ({"eigenvectors": None}, "eigenvectors must be one of learned, identity, got None"),
         ({"horizon": 0.0}, "horizon must be positive and finite, got 0.0"),
     ],
 )

@@ -61,9 +61,9 @@ def test_morph_flow_stable_converges_and_loses_energy(spectrum, goal):
 
 def test_morph_flow_goal_needs_linear_base():
     base = SolverFlow(torch.nn.Linear(2, 2), 2)
-    with pytest.raises(ValueError, match="goal needs a LinearFlow as base.*got SolverFlow"):
+    with pytest.raises(ValueError, match="base must be a LinearFlow for a goal, got SolverFlow"):
         MorphFlow(base, make_inn(2), goal=torch.zeros(2))
-    with pytest.raises(ValueError, match="equilibrium of a SolverFlow base is not known"):
+    with pytest.raises(ValueError, match="base must be a LinearFlow .*, got SolverFlow"):
         MorphFlow(base, make_inn(2)).equilibrium()
 
 

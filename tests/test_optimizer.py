@@ -63,6 +63,6 @@ def test_optimizer_without_gradients_changes_nothing(name):
 
 def test_optimizer_rejects_unknown_names():
     with pytest.raises(
-        ValueError, match="optimizer must be one of adamw, adam, adamax; got 'sgd'"
+        ValueError, match="optimizer must be one of adamw, adam, adamax, got 'sgd'"
     ):
         build(nn.Linear(1, 1), "sgd")

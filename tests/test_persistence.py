@@ -72,7 +72,7 @@ def test_model_file_pickle_and_checkpoint_keep_float64(kind, tmp_path):
     for copy in (kind.load(path), pickle.loads(pickle.dumps(model)), resumed):
         assert {p.dtype for p in copy.model_.parameters()} == {torch.float64}
         np.testing.assert_array_equal(copy.reconstruct(X, [0.5]), expected)
-    with pytest.raises(ValueError, match="cannot be continued from") as problem:
+    with pytest.raises(ValueError, match="checkpoint must be complete") as problem:
         kind(**settings | {"dtype": "float32"}, resume=True).fit(X, y)
     assert "must be of torch.float32, got torch.float64" in str(problem.value.__cause__)
 
@@ -172,7 +172,7 @@ def edit_config(path, *, forged=True, **changes):
 def test_model_file_rejects_truncated_file(path, fraction):
     content = path.read_bytes()
     path.write_bytes(content[: int(fraction * len(content))])
-    with pytest.raises(ValueError, match="no complete safetensors file"):
+    with pytest.raises(ValueError, match="must be a safetensors file, got"):
         LatentODEClassifier.load(path)
 
 
@@ -181,7 +181,7 @@ def test_model_file_rejects_foreign_and_absent_files(path, tmp_path):
     with pytest.raises(ValueError, match="was not written by latent_morph"):
         LatentODEClassifier.load(tmp_path / "foreign")
     (tmp_path / "text").write_text("a model, honestly")
-    with pytest.raises(ValueError, match="no complete safetensors file"):
+    with pytest.raises(ValueError, match="must be a safetensors file, got"):
         LatentODEClassifier.load(tmp_path / "text")
     for missing in (tmp_path / "absent", tmp_path):
         with pytest.raises(FileNotFoundError, match="no model file at"):
@@ -194,16 +194,16 @@ def test_model_file_rejects_foreign_and_absent_files(path, tmp_path):
         ({"version": "99", "config": "of the future"}, "format version 3 to 4, got 99: update"),
         ({"version": "one"}, "is damaged: .*invalid literal"),
         ({"version": None}, "is damaged: KeyError"),
-        ({"version": "3"}, "so it was changed"),
+        ({"version": "3"}, "it was changed"),
         ({"sha256": None}, "is damaged: KeyError"),
-        ({"sha256": "0" * 64}, "so it was changed"),
-        ({"config": "{"}, "so it was changed"),
+        ({"sha256": "0" * 64}, "it was changed"),
+        ({"config": "{"}, "it was changed"),
         ({"config": None}, "is damaged: KeyError"),
-        ({"tensors": {"weight": torch.ones(2)}}, "so it was changed"),
+        ({"tensors": {"weight": torch.ones(2)}}, "it was changed"),
         ({"forged": True, "config": "{"}, "is damaged: JSONDecodeError"),
         ({"forged": True, "config": "[" * 10**5}, "is damaged: RecursionError"),
         ({"forged": True, "config": "[]"}, "is damaged: .*JSON object, got list"),
-        ({"forged": True, "tensors": {"w": torch.ones(2)}}, "does not hold a complete model"),
+        ({"forged": True, "tensors": {"w": torch.ones(2)}}, "must hold a complete model, got"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value,
 )
@@ -231,12 +231,12 @@ def test_model_file_rejects_damaged_header(path, changes, match):
     ids=str,
 )
 def test_model_file_rejects_forged_config(path, changes):
-    with pytest.raises(ValueError, match=r"model\.safetensors does not hold a complete model"):
+    with pytest.raises(ValueError, match=r"model\.safetensors must hold a complete model, got"):
         LatentODEClassifier.load(edit_config(path, **changes))
 
 
 def test_model_file_rejects_edited_config(path):
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: .*so it was changed"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged: .*it was changed"):
         LatentODEClassifier.load(edit_config(path, forged=False, params={"batch_size": 32}))
 
 
@@ -261,7 +261,7 @@ def test_model_file_huge_sizes_allocate_no_memory(path, name, huge):
     messages = []
 
     def attempt():
-        with pytest.raises(ValueError, match="does not hold a complete model") as problem:
+        with pytest.raises(ValueError, match="must hold a complete model, got") as problem:
             LatentODEClassifier.load(path)
         messages.append(str(problem.value))
 
@@ -276,7 +276,7 @@ def test_model_file_rejects_huge_options_and_labels(tmp_path):
         with pytest.raises(ValueError, match="ten times what the file holds"):
             LatentODEClassifier.load(edit_config(path, params={"ode_options": {"inn": options}}))
     path = model.save(tmp_path / "m")
-    with pytest.raises(ValueError, match="classes must fit into"):
+    with pytest.raises(ValueError, match="classes must take at most"):
         LatentODEClassifier.load(edit_config(path, classes_dtype="<U90000000"))
 
 
@@ -326,7 +326,7 @@ def test_model_file_rejects_missing_checksum(path):
 
 
 def test_model_file_load_on_unusable_device(path):
-    with pytest.raises(ValueError, match="device 'abacus' cannot be used"):
+    with pytest.raises(ValueError, match="device must be .*, got 'abacus'"):
         LatentODEClassifier.load(path, device="abacus")
 
 
@@ -341,7 +341,7 @@ def test_model_file_rejects_other_estimator(path):
 @pytest.mark.parametrize("name", ["os.system", "antigravity", "sklearn.svm.SVC", "LatentODEBase"])
 def test_model_file_names_import_nothing(path, name):
     before = set(sys.modules)
-    with pytest.raises(ValueError, match="does not hold a complete model"):
+    with pytest.raises(ValueError, match="must hold a complete model, got"):
         LatentODEClassifier.load(edit_config(path, estimator=name))
     assert "antigravity" not in sys.modules and set(sys.modules) == before
 

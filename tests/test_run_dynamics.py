@@ -129,9 +129,9 @@ def test_paper_preset_has_settings_of_dynamics():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--dataset", "lorenz", "--n-cases", "30"], "has the trajectories that it has"),
-        (["--dataset", "imitation_s", "--source", "synthetic"], "no generated stand-in"),
-        (["--dataset", "rober", "--ode", "rk4", "--stable", "true"], "needs an ode with a linear"),
+        (["--dataset", "lorenz", "--n-cases", "30"], "--n-cases must be absent for lorenz"),
+        (["--dataset", "imitation_s", "--source", "synthetic"], "without a stand-in"),
+        (["--dataset", "rober", "--ode", "rk4", "--stable", "true"], "ode must have a linear"),
     ],
 )
 def test_run_dynamics_exits_on_wrong_arguments(words, message, tmp_path, capsys):

@@ -196,7 +196,7 @@ def test_solver_flow_error_interval_of_one_time_per_series():
             "method must be one of euler, .*did you mean 'dopri[58]'",
         ),
         ({"rtol": 0.0}, ValueError, "rtol must be positive"),
-        ({"step_size": 0.1}, ValueError, "step_size is for fixed-step methods; 'dopri5' adapts"),
+        ({"step_size": 0.1}, ValueError, "step_size must be None for 'dopri5'.*, got 0.1"),
         ({"method": "rk4", "step_size": -1.0}, ValueError, "step_size must be positive"),
         ({"max_steps": 0}, ValueError, "max_steps must be at least 1"),
     ],

@@ -61,7 +61,7 @@ class Composed(Bijection):
             raise ValueError("parts must be at least one bijection, got none")
         dims = [part.dim for part in parts]
         if len(set(dims)) > 1:
-            raise ValueError(f"parts must agree in dim, got {dims}")
+            raise ValueError(f"parts must have the same dim, got {dims}")
         super().__init__(dims[0])
         self.parts = nn.ModuleList(parts)
 

@@ -74,8 +74,7 @@ class SeriesEstimator(PersistentEstimator):
                 del self.feature_names_in_  # of an earlier fit
         elif batch.n_channels != self.n_channels_:
             raise ValueError(
-                f"X has {batch.n_channels} channels, but {type(self).__name__} was fitted with "
-                f"{self.n_channels_}"
+                f"X must have {self.n_channels_} channels as in fit, got {batch.n_channels}"
             )
         return batch
 

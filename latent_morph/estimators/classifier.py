@@ -110,7 +110,7 @@ class ClassifierBase(ClassifierMixin, DecodingMixin):
 
     def _check_target(self, y: Data) -> None:
         if y is None:
-            # scikit-learn's own words, which its tests look for
+            # The message that scikit-learn's tests expect.
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None"
             )
@@ -144,7 +144,9 @@ class ClassifierBase(ClassifierMixin, DecodingMixin):
     def _restore_extra(self, config: dict[str, Any]) -> None:
         dtype = np.dtype(config["classes_dtype"])
         if dtype.itemsize * len(config["classes"]) > 2**24:
-            raise ValueError(f"classes must fit into 16 MB, got {dtype} for each")
+            raise ValueError(
+                f"classes must take at most 16 MB, got {len(config['classes'])} of {dtype}"
+            )
         self.classes_ = np.array(config["classes"], dtype=dtype)
 
     def _n_classes(self) -> int:

@@ -356,7 +356,9 @@ class DynamicsRegressor(SeriesEstimator):
         try:
             point = torch.as_tensor(np.asarray(self.goal, dtype=np.float64))
         except (TypeError, ValueError) as problem:
-            raise ValueError(f"goal must be numbers, 'ends' or None: {problem}") from problem
+            raise ValueError(
+                f"goal must be numbers, 'ends' or None, got {self.goal!r}"
+            ) from problem
         if point.shape != (self.n_channels_,):
             raise ValueError(
                 f"goal must have shape ({self.n_channels_},) as a state has, "
@@ -373,11 +375,11 @@ class DynamicsRegressor(SeriesEstimator):
             options = ODE_DEFAULTS.get(self.ode)
         options = dict(options or {})
         if self.stable or self.goal is not None:
-            asked = "stable=True" if self.stable else "goal"
+            option = "stable=True" if self.stable else "goal"
             if isinstance(self.ode, str) and self.ode not in _LINEAR_BASE:
                 raise ValueError(
-                    f"{asked} needs an ode with a linear base, one of "
-                    f"{', '.join(_LINEAR_BASE)}; got {self.ode!r}"
+                    f"ode must have a linear base for {option}, one of "
+                    f"{', '.join(_LINEAR_BASE)}, got {self.ode!r}"
                 )
             if self.stable:
                 options["stable"] = True
@@ -440,7 +442,7 @@ class DynamicsRegressor(SeriesEstimator):
         try:
             raw = np.asarray(states, dtype=np.float64)
         except (TypeError, ValueError) as problem:
-            raise ValueError(f"{name} must be numbers: {problem}") from problem
+            raise ValueError(f"{name} must be numbers, got {states!r}") from problem
         if raw.ndim == 0 or raw.shape[-1] != self.n_channels_:
             raise ValueError(
                 f"{name} must have {self.n_channels_} values per state, as in fit, "
@@ -558,7 +560,7 @@ class DynamicsRegressor(SeriesEstimator):
                 return flow.base(flow.warp.inverse(lifted), elapsed).cpu().double().numpy()
             if isinstance(flow, LinearFlow):
                 return flow(lifted, elapsed).cpu().double().numpy()
-        raise ValueError(f"ode {self.ode!r} has no base ODE; the morph family has")
+        raise ValueError(f"ode must be of the morph family or 'linear', got {self.ode!r}")
 
     def morph(self, x: Data) -> np.ndarray:
         """Where points of the base's space are seen.
@@ -576,7 +578,7 @@ class DynamicsRegressor(SeriesEstimator):
         check_is_fitted(self)
         flow = self.model_.flow
         if not isinstance(flow, MorphFlow):
-            raise ValueError(f"ode {self.ode!r} has no base ODE; the morph family has")
+            raise ValueError(f"ode must be of the morph family, got {self.ode!r}")
         points = self._to_model(torch.from_numpy(np.asarray(x, dtype=np.float64)))
         with torch.no_grad():
             return self._to_units(flow.warp(points)[..., : self.n_channels_])
@@ -598,33 +600,32 @@ class DynamicsRegressor(SeriesEstimator):
         after = torch.arange(batch.n_times) > first.unsqueeze(1)
         mask = batch.mask & after.unsqueeze(-1)
         if not mask.any():
-            raise ValueError("X has nothing observed after the starts of its trajectories")
+            raise ValueError("X must have values after the starts of its trajectories, got none")
         return -float((guess - batch.values)[mask].square().mean())
 
 
 def check_trajectories(batch: SeriesBatch) -> SeriesBatch:
-    """Returns `batch` if an ODE can be learned from it; otherwise says what is wrong with it."""
+    """Returns `batch` if an ODE can be learned from it; raises a ValueError otherwise."""
     lengths = batch.lengths
     if bool((lengths < 2).any()):
         case = int((lengths < 2).long().argmax())
-        raise ValueError(f"trajectory {case} of X has one point; wanted at least two")
+        raise ValueError(f"trajectory {case} of X must have at least two points, got one")
     never = ~batch.mask.flatten(0, 1).any(0)
     if bool(never.any()):
         channels = never.nonzero().flatten().tolist()
-        raise ValueError(f"X has no value at all in channel {channels}; wanted some in each")
+        raise ValueError(f"X must have values in every channel, got none in {channels}")
     repeated = (batch.times.diff(dim=1) == 0) & batch.present[:, 1:]
     if bool(repeated.any()):
         case, row = repeated.nonzero()[0].tolist()
         raise ValueError(
-            f"trajectory {case} of X has time {float(batch.times[case, row]):g} twice; "
-            f"a state has one value at a time"
+            f"times of trajectory {case} of X must increase, "
+            f"got {float(batch.times[case, row]):g} twice"
         )
     first = start_rows(batch)
     after = torch.arange(batch.n_times) > first.unsqueeze(1)
     if not bool((batch.observed & after).any()):
         raise ValueError(
-            "X has nothing observed after the first complete rows of its trajectories; "
-            "wanted at least one value"
+            "X must have values after the first complete rows of its trajectories, got none"
         )
     return batch
 
@@ -635,7 +636,7 @@ def start_rows(batch: SeriesBatch) -> Tensor:
     if not bool(complete.all()):
         case = int((~complete).long().argmax())
         raise ValueError(
-            f"trajectory {case} of X has no row in which every channel was observed, "
-            f"so there is no state to start from"
+            f"trajectory {case} of X must have a row in which every channel was observed, "
+            f"to start from, got none"
         )
     return first_complete(batch)

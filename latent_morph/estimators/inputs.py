@@ -25,17 +25,17 @@ def is_table(X: Data) -> bool:
 
 
 def as_query_times(name: str, times: Data) -> Tensor:
-    """Times that somebody asks for, in float64; timedeltas become seconds."""
+    """Converts query times to float64; timedeltas become seconds."""
     try:
         raw = np.asarray(times)
         if raw.dtype.kind == "m":
             raw = raw / np.timedelta64(1, "s")
         if raw.dtype.kind == "M":
-            raise ValueError("dates have no place on a clock that starts with each series")
+            raise TypeError("dates have no meaning where time starts with each series")
         raw = raw.astype(np.float64)
     except (TypeError, ValueError) as problem:
         raise ValueError(
-            f"{name} must be numbers in the units of the data: {problem}"
+            f"{name} must be numbers in the units of the data, got {times!r}"
         ) from problem
     if not np.isfinite(raw).all():
         raise ValueError(f"{name} must be finite, got NaN or infinity")

@@ -129,7 +129,7 @@ class PersistentEstimator(BaseEstimator):
             estimator.model_ = estimator._rebuild_model(tensors)
             estimator._finish(History(config["history"], config["best_epoch"], math.nan))
         except UNREADABLE as problem:
-            raise ValueError(f"{path} does not hold a complete model: {problem!r}") from problem
+            raise ValueError(f"{path} must hold a complete model, got {problem!r}") from problem
         if not isinstance(estimator, cls):
             raise ValueError(f"{path} must hold a {cls.__name__}, got a {config['estimator']}")
         return estimator

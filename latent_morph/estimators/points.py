@@ -247,4 +247,6 @@ def check_sorted(X: Data) -> None:
         else:
             continue
         if (times[1:] < times[:-1]).any():
-            raise ValueError(f"times of case {case} must be sorted, so that labels belong to rows")
+            raise ValueError(
+                f"times of case {case} must be sorted like its labels, got a decrease"
+            )

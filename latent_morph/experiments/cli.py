@@ -180,11 +180,14 @@ def make_request(arguments: argparse.Namespace) -> Request:
     values = {name: value for name, value in vars(arguments).items() if name in names}
     takes_n_cases = TASKS[arguments.dataset].takes_n_cases
     if not takes_n_cases and arguments.n_cases is not None:
-        raise ValueError(f"--n-cases: {arguments.dataset} has the trajectories that it has")
+        raise ValueError(
+            f"--n-cases must be absent for {arguments.dataset}, whose number of trajectories is "
+            f"fixed, got {arguments.n_cases}"
+        )
     if takes_n_cases and arguments.n_cases is None and arguments.quick:
         values["n_cases"] = QUICK_CASES
     if arguments.data_home is not None and not arguments.data_home.is_dir():
-        raise ValueError(f"--data-home {arguments.data_home} is no folder")
+        raise ValueError(f"--data-home must be a folder, got {arguments.data_home}")
     if arguments.n_cases is not None and arguments.n_cases < LEAST_CASES:
         raise ValueError(f"--n-cases must be at least {LEAST_CASES}, got {arguments.n_cases}")
     return Request(**values)

@@ -52,7 +52,7 @@ def format_records(folder: Path) -> str:
     """Formats one row per record below `folder`, sorted by data set and then by time."""
     paths = sorted(folder.rglob("record.json"), key=lambda path: path.stat().st_mtime)
     if not paths:
-        raise ValueError(f"no record.json below {folder}")
+        raise ValueError(f"folder must hold a record.json somewhere, got {folder}")
     records = sorted(map(read_json, paths), key=lambda record: record["dataset"])
     rows = [_format_cells(record) for record in records]
     lines = [rows[0].keys(), ["---"] * len(rows[0]), *(row.values() for row in rows)]

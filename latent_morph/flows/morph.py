@@ -50,15 +50,14 @@ class MorphFlow(Flow):
         if goal is not None:
             if not isinstance(base, LinearFlow):
                 raise ValueError(
-                    f"goal needs a LinearFlow as base, whose equilibrium is known; "
-                    f"got {type(base).__name__}"
+                    f"base must be a LinearFlow for a goal, got {type(base).__name__}"
                 )
             warp = Anchored(warp, goal)
         if dense_output is not None:
             check_positive("dense_output", dense_output)
             if not isinstance(base, LinearFlow):
                 raise ValueError(
-                    f"dense_output needs a LinearFlow as base, got {type(base).__name__}"
+                    f"base must be a LinearFlow for dense_output, got {type(base).__name__}"
                 )
         self.dense_output = dense_output
         self.base = base
@@ -68,7 +67,9 @@ class MorphFlow(Flow):
     def equilibrium(self) -> Tensor:
         """(D,) where the velocity is zero: the image of the linear base's origin."""
         if not isinstance(self.base, LinearFlow):
-            raise ValueError(f"the equilibrium of a {type(self.base).__name__} base is not known")
+            raise ValueError(
+                f"base must be a LinearFlow for an equilibrium, got {type(self.base).__name__}"
+            )
         if isinstance(self.warp, Anchored):
             return self.warp.goal.clone()
         return self.warp(next(self.base.parameters()).new_zeros(self.latent_dim))

@@ -84,11 +84,12 @@ class SolverFlow(Flow):
         self.rtol = check_positive("rtol", rtol)
         self.atol = check_positive("atol", atol)
         self.max_steps = check_count("max_steps", max_steps)
-        steps_itself = METHODS[method] in ("adaptive", "scipy")
         if step_size is not None:
             check_positive("step_size", step_size)
-            if steps_itself:
-                raise ValueError(f"step_size is for fixed-step methods; {method!r} adapts its own")
+            if METHODS[method] in ("adaptive", "scipy"):
+                raise ValueError(
+                    f"step_size must be None for {method!r}, which adapts its own, got {step_size}"
+                )
         self.step_size = step_size
         self.adjoint = adjoint or method == "scipy_solver"
         self.field_evaluations = 0

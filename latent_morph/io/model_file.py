@@ -65,9 +65,12 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any], int
             # Copies are aligned in memory, so that sums are rounded as in the saved model.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
     except (safetensors.SafetensorError, *UNREADABLE) as problem:
-        raise ValueError(f"{source} is no complete safetensors file: {problem}") from problem
+        raise ValueError(f"{source} must be a safetensors file, got {problem}") from problem
     if header.get("format") != FORMAT:
-        raise ValueError(f"{source} was not written by latent_morph's save")
+        raise ValueError(
+            f"{source} must be of format {FORMAT!r}, got {header.get('format')!r}: "
+            f"it was not written by latent_morph's save"
+        )
     try:
         version = int(header["version"])
         if version > VERSION or version < OLDEST:
@@ -77,10 +80,10 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any], int
             )
         text = header["config"]
         if header["sha256"] != checksum(tensors, text, version):
-            raise ValueError("its content is not what its checksum says, so it was changed")
+            raise ValueError("sha256 must be that of the content, got another: it was changed")
         config = json.loads(text)
         if not isinstance(config, dict):
-            raise ValueError(f"its config must be a JSON object, got {type(config).__name__}")
+            raise ValueError(f"config must be a JSON object, got {type(config).__name__}")
     except _VersionError:
         raise
     except (KeyError, ValueError, RecursionError) as problem:

@@ -113,10 +113,10 @@ class TrainingState:
             self.random.set_state((kind, keys.numpy().astype(np.uint32), position, 0, 0.0))
             self.history = History(content["rows"], content["best_epoch"], content["best_score"])
             self.earlier_seconds = content["seconds"]
-        except Exception as problem:  # torch, zip and pickle raise a dozen kinds, at great length
+        except Exception as problem:  # torch, zipfile and pickle raise many types
             raise ValueError(
-                f"checkpoint {path} cannot be continued from: it is damaged, or of another "
-                f"version, or of a model with other parameters. Delete it to start over."
+                f"checkpoint must be complete, of this version and of a model with the same "
+                f"parameters, got {path}. Delete it to start over."
             ) from problem
         logger.info("continuing from %s after epoch %d", path, len(self.history.rows))
 
