@@ -1,4 +1,4 @@
-"""Ways to carry a latent state through time, all behind `flow(z0, times)`."""
+"""Flows move a latent state through time; all are called as `flow(z0, times)`."""
 
 from latent_morph.flows.base import Flow
 from latent_morph.flows.linear import LinearFlow

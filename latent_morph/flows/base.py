@@ -1,7 +1,6 @@
-"""The seam: everything that moves a latent state through time implements `Flow`."""
+"""Flow, the abstract base of everything that moves a latent state through time."""
 
 import abc
-import math
 from collections.abc import Callable
 from typing import final
 
@@ -12,7 +11,7 @@ from latent_morph.checks import check_count, check_finite, check_state
 
 
 class Flow(nn.Module, abc.ABC):
-    """Carries a latent state through time, autonomously.
+    """An autonomous flow of latent states.
 
     Laws:
         start    flow(z, [t0]) is z
@@ -21,8 +20,8 @@ class Flow(nn.Module, abc.ABC):
         tangent  d/dt flow(z, t) is field(flow(z, t))
         mask     rows that are not queried are zero, and change no other row
 
-    Closed forms keep them to rounding, solvers to their tolerance. Times are data: no gradient
-    flows into them. Any leading axes are batch axes.
+    Closed forms satisfy them up to rounding, solvers up to their tolerance. Times receive no
+    gradient. All leading axes are batch axes.
 
     To add a flow, write `_trajectory` and `_velocity`; they are called with checked arguments.
     """
@@ -40,17 +39,16 @@ class Flow(nn.Module, abc.ABC):
         t0: float | Tensor = 0.0,
         query_mask: Tensor | None = None,
     ) -> Tensor:
-        """Follows the flow from `z0` at time `t0` to each of `times`.
+        """Returns the states at `times` of trajectories that start in `z0` at time `t0`.
 
         Args:
             z0: (..., D) states at `t0`.
             times: (T,) shared by all series, or (..., T) with one row per series, where the
-                leading axes broadcast against those of `z0`. In any order, repeated, on both
-                sides of `t0`, or none at all.
+                leading axes broadcast against those of `z0`. They may be unsorted, repeated, on
+                both sides of `t0`, and T may be 0.
             t0: One number, or (...) with one per series.
-            query_mask: Which of the (..., T) rows to compute, a boolean of the shape of `times`
-                or one that broadcasts to (..., T). By default all; the others come back as zeros.
-                Series padded to a common length then cost no more than their own rows.
+            query_mask: Boolean, broadcast to (..., T): which rows to compute, all by default. The
+                others are zero. Closed forms then spend nothing on the padding of short series.
 
         Returns:
             (..., T, D): row k is the state at `times[..., k]`.
@@ -69,14 +67,14 @@ class Flow(nn.Module, abc.ABC):
 
     @final
     def field(self, z: Tensor) -> Tensor:
-        """The velocity dz/dt at each state: (..., D) to (..., D)."""
+        """Returns the velocity dz/dt at each state: (..., D) to (..., D)."""
         return self._velocity(check_state("z", z, self.latent_dim))
 
     def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
-        """For walking through gaps known in advance: `step(k, z)` flows `z` for `gaps[k]`.
+        """Returns a function `step(k, z)` that moves `z` by the elapsed time `gaps[k]`.
 
-        Equal to `flow(z, gaps[k].unsqueeze(-1)).squeeze(-2)`, but what depends on the gaps alone
-        may be computed for all of them at once.
+        The result equals `flow(z, gaps[k].unsqueeze(-1)).squeeze(-2)`. Subclasses may compute what
+        depends on the gaps alone for all of them at once.
 
         Args:
             gaps: (K, ...) elapsed times; each `gaps[k]` has the batch axes of the states.
@@ -85,7 +83,7 @@ class Flow(nn.Module, abc.ABC):
 
     def _masked_trajectory(self, z0: Tensor, elapsed: Tensor, query_mask: Tensor) -> Tensor:
         """`_trajectory` in the rows of `query_mask` (..., T), and zeros elsewhere."""
-        # Where nothing is queried the flow stays at its start, which needs no integration.
+        # An elapsed time of zero costs a solver nothing.
         path = self._trajectory(z0, torch.where(query_mask, elapsed, 0.0))
         return torch.where(query_mask.unsqueeze(-1), path, 0.0)
 
@@ -101,7 +99,8 @@ class Flow(nn.Module, abc.ABC):
 def elapsed_times(z0: Tensor, times: Tensor, t0: float | Tensor) -> Tensor:
     """Checks the query and returns `times - t0` in the dtype of `z0`: (T,) or (..., T).
 
-    The difference is taken before the cast, so that seconds since 1970 survive a float32 state.
+    The difference is taken before the cast, so that epoch seconds keep their fractions with a
+    float32 state.
     """
     if not isinstance(times, Tensor):
         raise TypeError(f"times must be a torch.Tensor, got {type(times).__name__}")
@@ -118,11 +117,9 @@ def elapsed_times(z0: Tensor, times: Tensor, t0: float | Tensor) -> Tensor:
         _check_broadcast("t0", t0.shape, t0.shape, batch)
         start = check_finite("t0", t0 if t0.ndim == 0 else t0.unsqueeze(-1))
     elif t0 == 0:
-        return times.detach().to(z0, copy=True)  # the caller may go on with theirs
+        return times.detach().to(z0, copy=True)  # a copy: the caller may modify `times`
     else:
-        start = torch.as_tensor(t0, dtype=torch.float64)
-        if not math.isfinite(t0):
-            check_finite("t0", start)  # to say so in the same words
+        start = check_finite("t0", torch.as_tensor(t0, dtype=torch.float64))
     return (times.detach() - start.detach()).to(z0)
 
 
@@ -137,31 +134,32 @@ def _check_query_mask(query_mask: Tensor, shape: torch.Size) -> Tensor:
 def evaluate_masked(
     evaluate: Callable[[Tensor, Tensor], Tensor], elapsed: Tensor, query_mask: Tensor
 ) -> Tensor:
-    """Evaluates a closed form only at the pairs of series and time that are queried.
+    """Evaluates a closed form only at the queried pairs of series and time.
 
     Args:
-        evaluate: Series (M,), counted through all batch axes, and times (M,) to states (M, D).
+        evaluate: Function of series (M,), as indices into the flattened batch axes, and of times
+            (M,) that returns states (M, D).
         elapsed: (T,) or broadcasting (..., T).
         query_mask: (..., T).
 
     Returns:
-        (..., T, D), zero where nothing is queried.
+        (..., T, D), zero in rows that are not queried.
     """
     row = query_mask.flatten().nonzero().squeeze(1)
     series = row.div(query_mask.shape[-1], rounding_mode="floor")
     states = evaluate(series, elapsed.expand(query_mask.shape).flatten()[row])
-    whole = states.new_zeros(query_mask.numel(), states.shape[1])
-    return whole.index_copy(0, row, states).view(*query_mask.shape, -1)
+    trajectory = states.new_zeros(query_mask.numel(), states.shape[1])
+    return trajectory.index_copy(0, row, states).view(*query_mask.shape, -1)
 
 
-def _check_broadcast(name: str, came: torch.Size, axes: torch.Size, batch: torch.Size) -> None:
+def _check_broadcast(name: str, shape: torch.Size, axes: torch.Size, batch: torch.Size) -> None:
     """Raises unless `axes` broadcast to `batch` without enlarging it."""
-    fits = len(axes) <= len(batch) and all(
+    is_valid = len(axes) <= len(batch) and all(
         a in (1, b) for a, b in zip(reversed(axes), reversed(batch), strict=False)
     )
-    if not fits:
+    if not is_valid:
         target = "(..., T) of z0 and the times" if name == "query_mask" else "the batch axes of z0"
         raise ValueError(
             f"{name} must have leading axes that are absent or broadcast to {tuple(batch)}, "
-            f"{target}, got shape {tuple(came)}"
+            f"{target}, got shape {tuple(shape)}"
         )

@@ -1,4 +1,4 @@
-"""LinearFlow: the exact solution of z' = A z, learned through the eigenvalues of A."""
+"""LinearFlow: the exact solution of z' = A z, with A learned through its eigenvalues."""
 
 import math
 from collections.abc import Callable
@@ -20,21 +20,21 @@ class LinearFlow(Flow):
     """z' = A z with A = R diag(lambda) R^-1, so z(t) = R exp(lambda t) R^-1 z0.
 
     `spectrum="real"` has one real eigenvalue per dimension: growth and decay only. `"complex"`
-    has pairs a +- ib, that is exp(a t) times a rotation by b t, in real arithmetic; an odd
-    dimension leaves one real eigenvalue over. Only pairs can oscillate, and no change of
-    coordinates adds an oscillation to a flow that has none. Nor can one that keeps orientation,
-    as eigenvectors and coupling networks do here, reverse a single rotation: in two dimensions
-    training has to find the sense of rotation by taking b through zero. Pairs therefore start
-    with alternating senses.
+    has pairs a +- ib, each exp(a t) times a rotation by b t in real arithmetic, and one real
+    eigenvalue if the dimension is odd. Only pairs oscillate: no change of coordinates adds an
+    oscillation. Eigenvectors and coupling networks preserve orientation here, so that in two
+    dimensions training can reverse the rotation only by taking b through zero. Pairs therefore
+    start with alternating signs of b.
 
     Args:
         latent_dim: D.
         spectrum: `"complex"` or `"real"`.
-        eigenvectors: `"learned"`: R = L U, triangular factors with positive diagonals, invertible
-            whatever the optimiser does. `"identity"`: the coordinates are the modes.
-        stable: Real parts are -(s^2) - 1e-3 for a learned s: every trajectory ends at the origin.
-        horizon: The time span of interest. The pairs start at half-waves of it (+-k pi / horizon),
-            the decays at multiples of 1 / horizon.
+        eigenvectors: `"learned"`: R = L U with triangular factors of positive diagonals, which is
+            always invertible. `"identity"`: R is the identity.
+        stable: Real parts are -s^2 - 1e-3 with learned s, so that every trajectory converges to
+            the origin.
+        horizon: The time span of interest. Frequencies start at +-k pi / horizon, decay rates at
+            multiples of 1 / horizon.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LinearFlow(Flow):
         self.n_real = latent_dim - 2 * self.n_pairs
         n_rates = self.n_pairs + self.n_real
         steps = torch.arange(1, n_rates + 1) / horizon
-        # Complex pairs start as pure rotations, real modes as decays: nothing starts explosive.
+        # Complex pairs start as pure rotations, real modes as decays, so that no mode grows.
         if stable:
             start = steps.sqrt()
         elif spectrum == "complex":
@@ -72,22 +72,22 @@ class LinearFlow(Flow):
 
     @property
     def rates(self) -> Tensor:
-        """Real parts of the eigenvalues: one per pair, then one per real mode."""
+        """The real parts of the eigenvalues: one per pair, then one per real mode."""
         if self.stable:
             return -STABILITY_MARGIN - self.rate_parameter.square()
         return self.rate_parameter
 
     def max_rate(self) -> float:
-        """The largest absolute value among rates and frequencies, in radians per unit of time."""
+        """Returns the largest absolute value among rates and frequencies, per unit of time."""
         with torch.no_grad():
             return float(torch.cat([self.rates, self.frequencies]).abs().max())
 
     def matrix(self) -> Tensor:
-        """The generator A, (D, D)."""
+        """Returns A, (D, D)."""
         return self._velocity(torch.eye(self.latent_dim).to(self.rate_parameter)).mT
 
     def basis(self) -> "Basis":
-        """The eigenvectors and their inverse; computed anew, since the weights may have moved."""
+        """Returns the eigenvectors, computed from the present weights unless frozen."""
         if self._frozen_basis is not None:
             return self._frozen_basis
         if self.eigenvectors == "identity":
@@ -98,9 +98,10 @@ class LinearFlow(Flow):
 
     @torch.no_grad()
     def freeze(self) -> None:
-        """Computes the basis once and for all: no more training, but export becomes possible.
+        """Fixes the eigenvectors and their inverse at the present weights, for export.
 
-        Exported programs have no operation that solves a triangular system.
+        Exported programs cannot solve triangular systems. Later changes of the weights, of their
+        dtype or their device do not reach a frozen basis.
         """
         matrix = self.basis().matrix
         if matrix is not None:
@@ -108,14 +109,14 @@ class LinearFlow(Flow):
             self._frozen_basis = Basis(matrix, inverse=inverse)
 
     def propagate(self, modes: Tensor, elapsed: Tensor) -> Tensor:
-        """Modes (..., D) after times (...), whose axes broadcast against each other."""
+        """Returns modes (..., D) after times (...); their leading axes broadcast."""
         columns = modes.movedim(-1, 0)
         elapsed = elapsed.view(*[1] * (columns.ndim - 1 - elapsed.ndim), *elapsed.shape)
-        return self._apply_rotation(columns, *self._exponentials(elapsed)).movedim(0, -1)
+        return self._apply_rotation(columns, *self._compute_exponentials(elapsed)).movedim(0, -1)
 
     def stepper(self, gaps: Tensor) -> Callable[[int, Tensor], Tensor]:
-        """See `Flow.stepper`: exponentials and rotations of all gaps are computed together."""
-        factors = self._exponentials(gaps.detach().to(self.rate_parameter))
+        """See `Flow.stepper`; exponentials of all gaps are computed together."""
+        factors = self._compute_exponentials(gaps.detach().to(self.rate_parameter))
         steps = list(zip(*(factor.unbind(1) for factor in factors), strict=True))
         basis = self.basis()
 
@@ -125,12 +126,12 @@ class LinearFlow(Flow):
 
         return step
 
-    # These two have coordinates as their first axis; see `Basis`.
+    # The next two methods have coordinates on the first axis; see `Basis`.
 
-    def _exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """exp(a t) cos(b t), exp(a t) sin(b t) of the pairs, exp(a t) of the real modes: (n, ...).
+    def _compute_exponentials(self, elapsed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns exp(a t) cos(b t) and exp(a t) sin(b t) per pair, exp(a t) per real mode.
 
-        `elapsed` is (...).
+        Times (...) give (n, ...) each.
         """
         axes = [1] * elapsed.ndim
         growth = (self.rates.view(-1, *axes) * elapsed).exp()
@@ -139,7 +140,7 @@ class LinearFlow(Flow):
         return paired * angle.cos(), paired * angle.sin(), real
 
     def _apply_rotation(self, modes: Tensor, cos: Tensor, sin: Tensor, growth: Tensor) -> Tensor:
-        """Modes (D, ...) multiplied by what `_exponentials` gives."""
+        """Multiplies modes (D, ...) by what `_compute_exponentials` returns."""
         first, second, real = modes.split([self.n_pairs, self.n_pairs, self.n_real])
         parts = [
             torch.addcmul(cos * first, sin, second, value=-1),
@@ -180,15 +181,15 @@ class LinearFlow(Flow):
 class Basis(NamedTuple):
     """The eigenvectors of a linear flow, the columns of R = (I + below) upper.
 
-    Modal coordinates are laid out as all first halves of the pairs, all second halves, then the
-    real modes. Functions take and give (..., D) but keep coordinates first in memory: halves are
-    then whole blocks, and a change of coordinates is one product with all points as columns.
+    Modal coordinates are ordered as the first coordinates of all pairs, their second coordinates,
+    then the real modes. Methods take and return (..., D), but coordinates are first in memory:
+    splitting then takes contiguous blocks, and a change of coordinates is one matrix product.
 
     Attributes:
         matrix: (D, D) R, or None for the identity.
         below: (D, D) strictly lower triangular.
         upper: (D, D) upper triangular.
-        inverse: (D, D) R^-1 where it is known; it is less accurate than solving.
+        inverse: (D, D) R^-1 if frozen; less accurate than solving.
     """
 
     matrix: Tensor | None = None
@@ -197,7 +198,7 @@ class Basis(NamedTuple):
     inverse: Tensor | None = None
 
     def to_modes(self, z: Tensor) -> Tensor:
-        """R^-1 z: coordinates in which the modes do not mix, (..., D)."""
+        """Returns the modal coordinates R^-1 z, (..., D)."""
         if self.inverse is not None:
             return _multiply(self.inverse, z)
         if self.below is None or self.upper is None:
@@ -210,11 +211,11 @@ class Basis(NamedTuple):
         return solve(self.upper, modes, upper=True).view(columns.shape).movedim(0, -1)
 
     def from_modes(self, modes: Tensor) -> Tensor:
-        """R w: back from modal coordinates, (..., D)."""
+        """Returns R w for modal coordinates w, (..., D)."""
         return modes if self.matrix is None else _multiply(self.matrix, modes)
 
 
 def _multiply(matrix: Tensor, z: Tensor) -> Tensor:
-    """(D, D) times each of z (..., D)."""
+    """Multiplies each of z (..., D) by a matrix (D, D)."""
     columns = z.movedim(-1, 0)
     return (matrix @ columns.reshape(len(matrix), -1)).view(columns.shape).movedim(0, -1)

@@ -1,4 +1,4 @@
-"""MorphFlow: a base flow seen through a bijection, so its trajectories need no solver."""
+"""MorphFlow: a base flow mapped by a bijection; with a linear base it needs no solver."""
 
 import math
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from latent_morph.flows.base import Flow, evaluate_masked
 from latent_morph.flows.dense import dense_curve
 from latent_morph.flows.linear import LinearFlow
 
-# Interpolation did not pay with fewer times than this, or with less work for the network, in
-# bytes of its weights counted once per point.
+# Below either, interpolation was not faster. Work is the size of the weights in bytes, times the
+# number of points.
 _MIN_TIMES, _MIN_WORK = 200, 40_000_000
 
 
@@ -22,18 +22,18 @@ _MIN_TIMES, _MIN_WORK = 200, 40_000_000
 class MorphFlow(Flow):
     """z(t) = warp(x(t)) where x follows `base` from warp^-1(z0).
 
-    With a `LinearFlow` as base this is a closed form whose cost is per query, not per unit of
-    time. The base may also be a solver on a small network, for chaotic or stiff systems. The
-    bijection's Jacobian appears in `field` alone, never along a trajectory.
+    With a `LinearFlow` as base this is a closed form, whose cost depends on the number of queries
+    and not on the time between them. The base may also be a `SolverFlow` with a small network, for
+    chaotic or stiff systems. Only `field` needs the bijection's Jacobian.
 
     Args:
-        base: The simple dynamics.
-        warp: The bijection, from base coordinates to latent ones.
-        goal: (D,) the point where the equilibrium sits exactly; needs a linear base, whose
-            equilibrium is the origin. By default the equilibrium is wherever the warp puts it.
+        base: The flow in base coordinates.
+        warp: The bijection from base coordinates to latent ones.
+        goal: (D,) the exact place of the equilibrium; requires a linear base, whose own
+            equilibrium is the origin. By default the equilibrium is the image of the origin.
         dense_output: On long grids, evaluate at fewer times and interpolate, with an error of at
-            most this fraction of the trajectory's largest absolute value; needs a linear base.
-            Exact by default, and wherever interpolation would not pay.
+            most this fraction of the trajectory's largest absolute value; requires a linear base.
+            By default, and where interpolation would not be faster, trajectories are exact.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MorphFlow(Flow):
         self._n_weights = sum(weight.numel() for weight in warp.parameters())
 
     def equilibrium(self) -> Tensor:
-        """(D,) where the velocity is zero: the image of the linear base's origin."""
+        """Returns the (D,) state of zero velocity: the image of the linear base's origin."""
         if not isinstance(self.base, LinearFlow):
             raise ValueError(
                 f"base must be a LinearFlow for an equilibrium, got {type(self.base).__name__}"
@@ -76,13 +76,13 @@ class MorphFlow(Flow):
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
         x0, forward = self.warp.inverse_and_forward(z0)
-        if self._interpolates(z0, elapsed):
+        if self._should_interpolate(z0, elapsed):
             return self._dense_trajectory(x0, forward, elapsed)
         return forward(self.base._trajectory(x0, elapsed))
 
     def _masked_trajectory(self, z0: Tensor, elapsed: Tensor, query_mask: Tensor) -> Tensor:
         base = self.base
-        if not isinstance(base, LinearFlow) or self._interpolates(z0, elapsed):
+        if not isinstance(base, LinearFlow) or self._should_interpolate(z0, elapsed):
             return super()._masked_trajectory(z0, elapsed, query_mask)
         x0, forward = self.warp.inverse_and_forward(z0)
         basis = base.basis()
@@ -108,12 +108,13 @@ class MorphFlow(Flow):
             x0.reshape(-1, self.latent_dim),
             elapsed,
             tolerance=self.dense_output,
-            panels=1 + int(1.5 * self.base.max_rate() * span / math.pi),  # a third of a turn each
+            # Each panel spans a third of the shortest period.
+            panels=1 + int(1.5 * self.base.max_rate() * span / math.pi),
         )
         return path.reshape(*x0.shape[:-1], *path.shape[1:])
 
-    def _interpolates(self, z0: Tensor, elapsed: Tensor) -> bool:
-        """Whether dense output is wanted and may pay: the search for panels is not free."""
+    def _should_interpolate(self, z0: Tensor, elapsed: Tensor) -> bool:
+        """Returns whether dense output was requested and is likely to be faster."""
         if self.dense_output is None:
             return False
         n_times, n_series = elapsed.shape[-1], z0[..., 0].numel()

@@ -1,4 +1,4 @@
-"""FLOWS: the name of every ODE choice, and the recipe that builds it for a latent size.
+"""FLOWS: the name of every ODE, and the recipe that builds it for a latent dimension.
 
 A recipe is a function `(latent_dim, **options) -> Flow`. To add one, write it and give it a line
 in `FLOWS`; estimators, the command line and the tests of the laws pick it up from there.
@@ -35,11 +35,11 @@ def morph(
     dense_output: float | None = None,
     seed: int | None = None,
 ) -> MorphFlow:
-    """A linear ODE through an invertible network: closed form, no solver.
+    """Builds a linear ODE mapped by an invertible network: a closed form.
 
-    `inn` is a preset's name or a mapping of `make_inn`'s options; `goal` places the equilibrium;
-    `dense_output` is a tolerance for interpolating on long grids, as in `MorphFlow`; the rest is
-    `LinearFlow`'s. `seed` makes the network's start reproducible.
+    `inn` is the name of a preset or a mapping of options of `make_inn`. `goal` and `dense_output`
+    are those of `MorphFlow`, the other options those of `LinearFlow`. `seed` makes the initial
+    network reproducible.
     """
     base = LinearFlow(
         latent_dim, spectrum=spectrum, eigenvectors=eigenvectors, stable=stable, horizon=horizon
@@ -61,9 +61,10 @@ def morph_neural(
     seed: int | None = None,
     **solver_options: Any,  # noqa: ANN401
 ) -> MorphFlow:
-    """A small network's ODE, integrated, through an invertible network: chaotic, stiff systems.
+    """Builds a small neural ODE mapped by an invertible network, for chaotic or stiff systems.
 
-    The defaults are the paper's: three hidden layers of 30, Euler at the data's step.
+    The defaults are the paper's: three hidden layers of 30 units, and Euler steps from one
+    queried time to the next. `solver_options` are those of `SolverFlow`.
     """
     with seeded(seed):
         base = solver(
@@ -87,9 +88,9 @@ def solver(
     seed: int | None = None,
     **solver_options: Any,  # noqa: ANN401
 ) -> SolverFlow:
-    """A network's ODE, integrated by the torchdiffeq method of that name.
+    """Builds a neural ODE that is integrated by the torchdiffeq method of that name.
 
-    `solver_options` are `SolverFlow`'s: rtol, atol, step_size, adjoint, max_steps.
+    `solver_options` are those of `SolverFlow`: rtol, atol, step_size, adjoint, max_steps.
     """
     check_count("latent_dim", latent_dim)
     with seeded(seed):
@@ -115,8 +116,7 @@ def register(name: str, recipe: FlowRecipe) -> None:
 
     Args:
         name: A new name.
-        recipe: `(latent_dim, **options) -> Flow`; the options are what users give as
-            `ode_options`.
+        recipe: `(latent_dim, **options) -> Flow`; users pass the options as `ode_options`.
     """
     FLOWS.register(name, recipe)
 
@@ -124,12 +124,12 @@ def register(name: str, recipe: FlowRecipe) -> None:
 def resolve_flow(
     ode: str | FlowRecipe, options: Mapping[str, Any] | None, *, name: str = "ode"
 ) -> Callable[[int], Flow]:
-    """What builds a flow from its dimension: the recipe that `ode` names, or is, with options.
+    """Returns a function that builds the flow for a dimension.
 
     Args:
         ode: A name from `FLOWS`, or a recipe.
-        options: Of the recipe.
-        name: What the caller's parameter is called, for errors.
+        options: Options of the recipe.
+        name: Name of the caller's parameter, for errors.
     """
     recipe = FLOWS[check_choice(name, ode, FLOWS)] if isinstance(ode, str) else ode
     return partial(recipe, **(options or {}))

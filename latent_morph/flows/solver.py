@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.flows.base import Flow
 
-# How each of torchdiffeq's methods chooses its steps. Written down, since importing torchdiffeq
-# imports scipy, half a second that nobody should pay for a list; a test compares the two.
+# How each of torchdiffeq's methods chooses its steps. The list is not read from torchdiffeq, since
+# importing that imports scipy, which takes half a second; a test compares the two.
 METHODS: dict[str, str] = {
     "euler": "fixed",
     "midpoint": "fixed",
@@ -30,39 +30,38 @@ METHODS: dict[str, str] = {
 }
 
 Field = Callable[[Tensor], Tensor]
-Failure = Callable[[str], "IntegrationError"]
+ErrorFactory = Callable[[str], "IntegrationError"]
 
 
 class IntegrationError(RuntimeError):
-    """A solver gave up, or left the finite numbers."""
+    """A solver failed, or its state was not finite."""
 
 
 @final
 class SolverFlow(Flow):
     """Integrates z' = field(z) with a torchdiffeq method.
 
-    A solver wants one sorted grid for the whole batch. Here repeated, unsorted, ragged and
-    two-sided times are legal: the union of all times is solved once and each series reads off its
-    own. Where each series asks for a single time of its own, no union is needed: time is stretched
-    so that all of them travel from 0 to 1 together.
+    torchdiffeq needs one sorted grid for the whole batch. Here times may be repeated, unsorted,
+    different per series, and on both sides of the start: the union of all times is solved once,
+    and each series takes its own rows. If there is a single time per series, time is rescaled per
+    series instead, so that all are solved from 0 to 1.
 
     Args:
-        field: (..., D) to (..., D): a module, a flow's `field`, or any function. Parameters are
-            found if it is a module or a module's method.
+        field: (..., D) to (..., D): a module, a flow's `field`, or any function. Its parameters
+            are registered if it is a module or a module's method.
         latent_dim: D.
         method: A name from `METHODS`.
         rtol: Relative tolerance of adaptive methods.
         atol: Absolute tolerance of adaptive methods.
-        step_size: Longest step of a fixed-step method. By default these step from one queried time
-            to the next, as in the paper, whatever the gap.
-        adjoint: Gradients by a second integration instead of a recorded one: memory does not grow
-            with the number of steps. `"scipy_solver"` records nothing and always uses it.
-        max_steps: An adaptive method that needs more between two queried times gives up;
-            `"scipy_solver"`, which counts no steps, after 10 field evaluations for each of them.
+        step_size: Longest step of a fixed-step method. By default one step leads from each queried
+            time to the next, as in the paper.
+        adjoint: Compute gradients by the adjoint method, whose memory does not grow with the
+            number of steps. `"scipy_solver"` always uses it.
+        max_steps: Most steps of an adaptive method between two queried times; `"scipy_solver"` may
+            evaluate the field 10 times as often in all. More raise an `IntegrationError`.
 
     Attributes:
-        field_evaluations: How often the field was evaluated since the flow was made; yours to
-            set back to 0.
+        field_evaluations: Number of evaluations of the field so far; may be reset to 0.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class SolverFlow(Flow):
         self._dynamics = field
         owner = getattr(field, "__self__", None)
         if isinstance(owner, nn.Module):
-            self._owner = owner  # registers the parameters behind a bound method
+            self._owner = owner  # registers the parameters of a bound method's module
 
     def _velocity(self, z: Tensor) -> Tensor:
         self.field_evaluations += 1
@@ -104,41 +103,42 @@ class SolverFlow(Flow):
 
     def _trajectory(self, z0: Tensor, elapsed: Tensor) -> Tensor:
         if elapsed.ndim > 1 and elapsed.shape[-1] == 1:
-            return self._arrivals(z0, elapsed)
-        return self._union_path(z0, elapsed)
+            return self._solve_single_times(z0, elapsed)
+        return self._solve_union(z0, elapsed)
 
-    def _arrivals(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        """One time a series: dz/ds = dt f(z) for s from 0 to 1, with dt a number a series."""
+    def _solve_single_times(self, z0: Tensor, elapsed: Tensor) -> Tensor:
+        """Solves dz/ds = T f(z) for s from 0 to 1, where T is the one time of each series."""
         span = float(elapsed.abs().max())
-        unit = torch.stack([elapsed.new_zeros(()), elapsed.new_ones(())])
-        path = self._solve(lambda s, z: elapsed * self._velocity(z), z0, unit, span)
+        grid = elapsed.new_tensor([0.0, 1.0])
+        path = self._solve(lambda s, z: elapsed * self._velocity(z), z0, grid, span)
         return path[1].unsqueeze(-2)
 
-    def _union_path(self, z0: Tensor, elapsed: Tensor) -> Tensor:
-        """Every time anybody asks for, solved outwards from 0 on each side, then read off."""
-        asked, where = torch.unique(elapsed, return_inverse=True)
+    def _solve_union(self, z0: Tensor, elapsed: Tensor) -> Tensor:
+        """Solves from 0 to the union of all times, on each side, and takes each series' rows."""
+        times, index = torch.unique(elapsed, return_inverse=True)
         # Times that differ by rounding alone, as scaled time stamps do, are one time.
-        close = 4 * torch.finfo(elapsed.dtype).eps * asked.abs().max()
-        past, future = _distinct(-asked.flip(0), close), _distinct(asked, close)
-        path = self._solve(self._autonomous, z0, future, 1.0)
+        tolerance = 4 * torch.finfo(elapsed.dtype).eps * times.abs().max()
+        past = _deduplicate_times(-times.flip(0), tolerance)
+        future = _deduplicate_times(times, tolerance)
+        path = self._solve(self._rhs, z0, future, 1.0)
         if len(past) > 1:
-            before = self._solve(self._autonomous, z0, -past, 1.0)
-            path = torch.cat([before[1:].flip(0), path])
+            past_path = self._solve(self._rhs, z0, -past, 1.0)
+            path = torch.cat([past_path[1:].flip(0), path])
         path = path.movedim(0, -2)
         grid = torch.cat([-past[1:].flip(0), future])
-        rows = (torch.searchsorted(grid, asked + close, right=True) - 1)[where]
+        rows = (torch.searchsorted(grid, times + tolerance, right=True) - 1)[index]
         if rows.ndim == 1:
             return path.index_select(-2, rows)
         rows = rows.expand(*z0.shape[:-1], -1)
         return path.take_along_dim(rows.unsqueeze(-1), dim=-2)
 
-    def _autonomous(self, t: Tensor, z: Tensor) -> Tensor:
+    def _rhs(self, t: Tensor, z: Tensor) -> Tensor:
         return self._velocity(z)
 
     def _solve(
         self, rhs: Callable[[Tensor, Tensor], Tensor], z0: Tensor, grid: Tensor, unit: float
     ) -> Tensor:
-        """(T, ..., D) along the strictly monotone `grid`, whose unit lasts `unit` of real time."""
+        """Returns (T, ..., D) on the strictly monotone `grid`, in multiples of the time `unit`."""
         if len(grid) == 1:
             return z0.unsqueeze(0)
         from torchdiffeq import odeint, odeint_adjoint  # imports scipy: see METHODS
@@ -147,40 +147,40 @@ class SolverFlow(Flow):
             "method": self.method,
             "rtol": self.rtol,
             "atol": self.atol,
-            "options": self._options(unit),
+            "options": self._make_options(unit),
         }
         if METHODS[self.method] == "scipy":
-            rhs = self._limited(rhs, grid, unit)
-        failure = partial(self._failure, grid, unit)
-        with _in_words(failure):
+            rhs = self._limit_evaluations(rhs, grid, unit)
+        make_error = partial(self._make_error, grid, unit)
+        with _convert_assertions(make_error):
             if self.adjoint and torch.is_grad_enabled():
-                learned = tuple(p for p in self.parameters() if p.requires_grad)
+                parameters = tuple(p for p in self.parameters() if p.requires_grad)
                 path = _Adjoint.apply(
-                    partial(odeint_adjoint, rhs, t=grid, adjoint_params=learned, **settings),
-                    failure,
+                    partial(odeint_adjoint, rhs, t=grid, adjoint_params=parameters, **settings),
+                    make_error,
                     z0,
-                    *learned,
+                    *parameters,
                 )
             else:
                 path = odeint(rhs, z0, grid, **settings)
         if len(path) != len(grid) or not torch.isfinite(path).all():
-            raise failure("the state left the finite numbers")
+            raise make_error("the state is not finite")
         return path
 
-    def _limited(
+    def _limit_evaluations(
         self, rhs: Callable[[Tensor, Tensor], Tensor], grid: Tensor, unit: float
     ) -> Callable[[Tensor, Tensor], Tensor]:
-        """`rhs` that gives up in time: scipy's LSODA shrinks its step for ever at a blow-up."""
+        """Returns `rhs` with a limit, since LSODA never stops where a solution diverges."""
         limit = self.field_evaluations + 10 * self.max_steps
 
-        def limited(t: Tensor, z: Tensor) -> Tensor:
+        def limited_rhs(t: Tensor, z: Tensor) -> Tensor:
             if self.field_evaluations >= limit:
-                raise self._failure(grid, unit, f"more than {10 * self.max_steps} evaluations")
+                raise self._make_error(grid, unit, f"more than {10 * self.max_steps} evaluations")
             return rhs(t, z)
 
-        return limited
+        return limited_rhs
 
-    def _options(self, unit: float) -> dict[str, Any]:
+    def _make_options(self, unit: float) -> dict[str, Any]:
         stepping = METHODS[self.method]
         if stepping == "adaptive":
             return {"max_num_steps": self.max_steps}
@@ -188,11 +188,11 @@ class SolverFlow(Flow):
             return {}
         step = None if self.step_size is None else self.step_size / max(unit, 1e-30)
         if stepping == "fixed":
-            return {"grid_constructor": lambda f, y, t: _subdivided(t, step)}
-        # Adams formulas are right for equal steps only, so outputs between steps are interpolated.
-        return {"grid_constructor": lambda f, y, t: _even(t, step), "interp": "cubic"}
+            return {"grid_constructor": lambda f, y, t: _subdivide_grid(t, step)}
+        # Adams methods need equal steps, so that outputs between steps are interpolated.
+        return {"grid_constructor": lambda f, y, t: _make_even_grid(t, step), "interp": "cubic"}
 
-    def _failure(self, grid: Tensor, unit: float, reason: str) -> IntegrationError:
+    def _make_error(self, grid: Tensor, unit: float, reason: str) -> IntegrationError:
         first, last = float(grid[0]) * unit, float(grid[-1]) * unit
         advice = (
             "a smaller step_size"
@@ -206,55 +206,55 @@ class SolverFlow(Flow):
 
 
 @contextmanager
-def _in_words(failure: Failure) -> Iterator[None]:
-    """torchdiffeq reports underflow and too many steps by assertions."""
+def _convert_assertions(make_error: ErrorFactory) -> Iterator[None]:
+    """Raises torchdiffeq's assertions, about underflow or too many steps, as errors of ours."""
     try:
         yield
-    except AssertionError as reason:
-        raise failure(str(reason)) from reason
+    except AssertionError as problem:
+        raise make_error(str(problem)) from problem
 
 
 class _Adjoint(torch.autograd.Function):
-    """torchdiffeq's adjoint method, whose second integration fails in words as the first does."""
+    """torchdiffeq's adjoint method, with an `IntegrationError` if the backward solution fails."""
 
     @staticmethod
     def forward(  # noqa: D102
         ctx: Any,  # noqa: ANN401
         solve: Callable[..., Tensor],
-        failure: Failure,
+        make_error: ErrorFactory,
         z0: Tensor,
-        *learned: Tensor,
+        *parameters: Tensor,
     ) -> Tensor:
         start = z0.detach().requires_grad_()
         with torch.enable_grad():
             path = solve(y0=start)
-        ctx.failure, ctx.path, ctx.inputs = failure, path, (start, *learned)
+        ctx.make_error, ctx.path, ctx.inputs = make_error, path, (start, *parameters)
         return path.detach()
 
     @staticmethod
     def backward(ctx: Any, grad_path: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401, D102
-        with _in_words(ctx.failure):
+        with _convert_assertions(ctx.make_error):
             gradients = torch.autograd.grad(
                 ctx.path, ctx.inputs, grad_path, retain_graph=True, allow_unused=True
             )
         if grad_path.isfinite().all() and not all(
             g.isfinite().all() for g in gradients if g is not None
         ):
-            raise ctx.failure("the gradient left the finite numbers on the way back")
+            raise ctx.make_error("the gradient of the backward pass is not finite")
         return None, None, *gradients
 
 
-def _distinct(times: Tensor, close: Tensor) -> Tensor:
-    """0 and the sorted `times` after it, each further than `close` from the one before it."""
-    later = torch.cat([times.new_zeros(1), times[times > close]])
-    return later[torch.cat([later.new_ones(1, dtype=torch.bool), later.diff() > close])]
+def _deduplicate_times(times: Tensor, tolerance: Tensor) -> Tensor:
+    """Returns 0 and the positive of the sorted `times`, without those within `tolerance`."""
+    grid = torch.cat([times.new_zeros(1), times[times > tolerance]])
+    return grid[torch.cat([grid.new_ones(1, dtype=torch.bool), grid.diff() > tolerance])]
 
 
-def _subdivided(grid: Tensor, step: float | None) -> Tensor:
-    """`grid` with each interval cut into equal steps no longer than `step`; every output is hit.
+def _subdivide_grid(grid: Tensor, step: float | None) -> Tensor:
+    """Returns `grid` with each interval divided into equal steps no longer than `step`.
 
-    torchdiffeq's own step_size lays one even grid and interpolates linearly between its points,
-    which costs a high-order method its order.
+    torchdiffeq's own step_size makes one even grid and interpolates linearly between its points,
+    which reduces the order of a high-order method.
     """
     if step is None:
         return grid
@@ -268,10 +268,10 @@ def _subdivided(grid: Tensor, step: float | None) -> Tensor:
     return torch.cat([inner, grid[-1:]])
 
 
-def _even(grid: Tensor, step: float | None) -> Tensor:
-    """Equal steps over the span of `grid`: no longer than `step`, or as many as it has gaps."""
+def _make_even_grid(grid: Tensor, step: float | None) -> Tensor:
+    """Returns equal steps over `grid`, no longer than `step`, or as many as it has intervals."""
     span = abs(float(grid[-1] - grid[0]))
     n_steps = len(grid) - 1 if step is None else max(1, int(-(-span // step)))
-    even = torch.linspace(0.0, 1.0, n_steps + 1).to(grid) * (grid[-1] - grid[0]) + grid[0]
-    even[-1] = grid[-1]
-    return even
+    steps = torch.linspace(0.0, 1.0, n_steps + 1).to(grid) * (grid[-1] - grid[0]) + grid[0]
+    steps[-1] = grid[-1]  # without rounding
+    return steps
