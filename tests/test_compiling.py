@@ -79,5 +79,5 @@ def test_classifier_compile_without_compiler(monkeypatch, caplog):
     monkeypatch.setattr(torch, "compile", no_compiler)
     with caplog.at_level(logging.INFO, "latent_morph"):
         model = LatentODEClassifier(**settings, compile=True).fit(X, y)
-    assert "not compiled, going on without: no C++ compiler found" in caplog.text
+    assert "coupling networks are not compiled: no C++ compiler found" in caplog.text
     np.testing.assert_array_equal(model.predict_proba(X), plain)

@@ -1,4 +1,4 @@
-"""Invertible maps, the lenses through which a simple ODE is seen as a rich one."""
+"""Bijections: invertible maps between base coordinates and latent states."""
 
 from latent_morph.bijections.base import Anchored, Bijection, Composed, Inverted
 from latent_morph.bijections.coupling import CouplingINN

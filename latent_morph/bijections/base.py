@@ -1,4 +1,4 @@
-"""The abstract bijection, its laws, and the ways to build one from another."""
+"""Bijection, the abstract base of invertible maps, and combinations of bijections."""
 
 import abc
 from collections.abc import Callable
@@ -16,9 +16,9 @@ class Bijection(nn.Module, abc.ABC):
 
     Laws:
         inverse   inverse(forward(x)) is x, and forward(inverse(y)) is y
-        pointwise rows do not see each other: any batch axes, same answer
+        pointwise points are mapped independently of each other, whatever the batch axes
 
-    There is no log-determinant: trajectories never need one.
+    There is no log-determinant, since trajectories do not need one.
 
     To add a bijection, write `_forward` and `_inverse`; they are called with checked arguments.
     """
@@ -34,14 +34,14 @@ class Bijection(nn.Module, abc.ABC):
 
     @final
     def inverse(self, y: Tensor) -> Tensor:
-        """Maps `y` (..., dim) back to the (..., dim) it came from."""
+        """Maps `y` (..., dim) to its preimage (..., dim)."""
         return self._inverse(check_state("y", y, self.dim))
 
     def inverse_and_forward(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The inverse of `y` (..., dim), and the forward map for points computed from it.
+        """Returns the inverse of `y` (..., dim), and the forward map.
 
-        The two may share work that depends on the weights alone, so the map is valid only as
-        long as the weights do not change.
+        The two may share work that depends on the weights alone, so that the map is valid only
+        until the weights change.
         """
         return self.inverse(y), self
 
@@ -54,7 +54,7 @@ class Bijection(nn.Module, abc.ABC):
 
 @final
 class Composed(Bijection):
-    """Several bijections one after the other: `Composed(f, g)(x)` is `g(f(x))`."""
+    """A composition of bijections: `Composed(f, g)(x)` is `g(f(x))`."""
 
     def __init__(self, *parts: Bijection) -> None:
         if not parts:
@@ -78,7 +78,7 @@ class Composed(Bijection):
 
 @final
 class Inverted(Bijection):
-    """A bijection run the other way."""
+    """The inverse of a bijection."""
 
     def __init__(self, bijection: Bijection) -> None:
         super().__init__(bijection.dim)
@@ -93,11 +93,11 @@ class Inverted(Bijection):
 
 @final
 class Anchored(Bijection):
-    """A bijection shifted so that the origin is mapped to `goal`, whatever it learns.
+    """A bijection f shifted so that the origin is mapped to `goal`, whatever the weights of f.
 
-    That is x -> f(x + c) with c = f^-1(goal). Shifting the image instead, f(x) - f(0) + goal,
-    would do as well, but c is one more point of an inverse pass that is made anyway. Rounding
-    makes f(c) differ from the goal in the last digits; the difference is taken off every image.
+    The map is x -> f(x + c) with c = f^-1(goal). Shifting the image, f(x) - f(0) + goal, would be
+    as good, but c is only one more point of an inverse pass that is needed anyway. Due to
+    rounding, f(c) is not exactly the goal; the difference is subtracted from every image.
     """
 
     goal: Tensor
@@ -113,7 +113,7 @@ class Anchored(Bijection):
         self.register_buffer("goal", goal.detach().clone())
 
     def inverse_and_forward(self, y: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """See `Bijection.inverse_and_forward`: the center is computed once for both."""
+        """See `Bijection.inverse_and_forward`; c is computed once for both."""
         points = torch.cat([y.reshape(-1, self.dim), self.goal.unsqueeze(0)])
         x, forward = self.bijection.inverse_and_forward(points)
         center = x[-1]
@@ -128,7 +128,7 @@ class Anchored(Bijection):
     def _shift_and_map(
         self, forward: Callable[[Tensor], Tensor], center: Tensor, x: Tensor
     ) -> Tensor:
-        # As columns, which our own coupling works on; the last one is the center itself.
+        # As columns, the layout of `CouplingINN`. The last one, the origin, is shifted to c.
         columns = x.movedim(-1, 0).reshape(self.dim, -1)
         columns = torch.cat([columns, columns.new_zeros(self.dim, 1)], dim=1)
         image = forward(columns.mT + center)

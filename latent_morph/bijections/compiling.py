@@ -1,4 +1,4 @@
-"""Compiling the coupling networks of a model, where a compiler is present."""
+"""Compilation of the coupling networks of a model, if a compiler is present."""
 
 import copy
 import logging
@@ -12,24 +12,24 @@ logger = logging.getLogger("latent_morph")
 
 
 def compile_bijections(model: nn.Module) -> bool:
-    """Has torch compile the coupling networks of `model`: faster, and no different.
+    """Compiles the coupling networks of `model` with `torch.compile`.
 
-    Where that fails, for want of a compiler or of support for the device, the model stays as it
-    is, and the log says so.
+    If that fails, without a compiler or support for the device, the model remains unchanged and
+    the reason is logged.
 
     Returns:
-        Whether all of them were compiled.
+        Whether all networks were compiled.
     """
     networks = [part for part in model.modules() if isinstance(part, CouplingINN)]
     try:
         for network in networks:
-            trial = copy.deepcopy(network)  # so that a failure leaves no trace
+            trial = copy.deepcopy(network)  # so that a failure changes nothing
             trial.compile(dynamic=True)
             with torch.no_grad():  # torch compiles at the first call
                 trial(next(trial.parameters()).new_zeros(3, trial.dim))
-    except Exception as problem:  # a compiler can fail in any way, and none of them matters
+    except Exception as problem:  # compilers raise many types
         reason = str(problem).strip().splitlines()[0] if str(problem).strip() else repr(problem)
-        logger.info("not compiled, going on without: %s", reason)
+        logger.info("coupling networks are not compiled: %s", reason)
         return False
     for network in networks:
         network.compile(dynamic=True)

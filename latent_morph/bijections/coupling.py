@@ -1,9 +1,8 @@
-"""CouplingINN: our own plain affine coupling network, the compact default.
+"""CouplingINN: an affine coupling network in plain torch, the compact default.
 
-It computes what FrEIA's `GLOWCouplingBlock` computes (the tests hold it against that block with
-the same weights), without the log-determinant. Inside, points are columns: splitting coordinates
-then takes whole rows of memory, and a layer of a thin network is one product with all points.
-That is about twice as fast on a CPU; `latent_morph.bijections.freia` runs FrEIA's own modules.
+It computes what FrEIA's `GLOWCouplingBlock` computes, without the log-determinant; a test compares
+the two. Points are stored as columns, so that coordinates are split into contiguous blocks and a
+layer is one matrix product with all points: about twice as fast on a CPU as rows.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from latent_morph.bijections.base import Bijection
 from latent_morph.checks import check_count, check_positive
 from latent_morph.nn import mlp
 
-# Without gradients, points are mapped in pieces whose hidden layer has at most this many bytes,
+# Without gradients, points are mapped in chunks whose hidden layer has at most this many bytes,
 # so that intermediate results stay in the cache.
 PIECE_BYTES = 2**21
 
@@ -25,8 +24,8 @@ PIECE_BYTES = 2**21
 class CouplingINN(Bijection):
     """Two-sided affine coupling blocks, each on its own random permutation of the coordinates.
 
-    A block sees permuted coordinates and hands them back in their old order, so that a network
-    whose last layers start at zero starts as the identity.
+    The permutation is undone after each block, so that a network whose last layers are zero is the
+    identity.
 
     Args:
         dim: Number of coordinates, at least 2.
@@ -37,8 +36,8 @@ class CouplingINN(Bijection):
         clamp: A block scales a coordinate by at most exp(clamp).
     """
 
-    enter: Tensor  # (blocks, dim): the order of coordinates before each block
-    leave: Tensor  # (dim,): and after the last one
+    enter: Tensor  # (blocks, dim): permutation of the coordinates before each block
+    leave: Tensor  # (dim,): permutation after the last block
 
     def __init__(
         self,
@@ -74,11 +73,11 @@ class CouplingINN(Bijection):
         shape = columns.shape
         columns = columns.reshape(self.dim, -1)
         size = max(1, PIECE_BYTES // (self.width * x.element_size()))
-        # With gradients every intermediate result is kept anyway.
+        # With gradients every intermediate result is kept, so that chunks would save nothing.
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or columns.shape[1] <= size:
             columns = function(columns)
         else:
-            columns = torch.cat([function(piece) for piece in columns.split(size, 1)], 1)
+            columns = torch.cat([function(chunk) for chunk in columns.split(size, 1)], 1)
         return columns.view(shape).movedim(0, -1)
 
     def _forward_columns(self, x: Tensor) -> Tensor:
@@ -95,7 +94,7 @@ class CouplingINN(Bijection):
 
 
 class AffineCoupling(nn.Module):
-    """One block: the second half of the coordinates transforms the first, then the reverse."""
+    """One block: the second half of the coordinates transforms the first, and then vice versa."""
 
     def __init__(self, dim: int, *, width: int, depth: int, activation: str, clamp: float) -> None:
         super().__init__()
@@ -109,32 +108,34 @@ class AffineCoupling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(dim, M) to (dim, M)."""
         first, second = x.split(self.sizes)
-        inverse_scale, shift = self._coefficients(self.first, second)
+        inverse_scale, shift = self._compute_coefficients(self.first, second)
         first = torch.addcdiv(shift, first, inverse_scale)
-        inverse_scale, shift = self._coefficients(self.second, first)
+        inverse_scale, shift = self._compute_coefficients(self.second, first)
         second = torch.addcdiv(shift, second, inverse_scale)
         return torch.cat([first, second])
 
     def inverse(self, y: Tensor) -> Tensor:
         """(dim, M) to (dim, M)."""
         first, second = y.split(self.sizes)
-        inverse_scale, shift = self._coefficients(self.second, first)
+        inverse_scale, shift = self._compute_coefficients(self.second, first)
         second = (second - shift) * inverse_scale
-        inverse_scale, shift = self._coefficients(self.first, second)
+        inverse_scale, shift = self._compute_coefficients(self.first, second)
         first = (first - shift) * inverse_scale
         return torch.cat([first, second])
 
-    def _coefficients(self, conditioner: nn.Sequential, given: Tensor) -> tuple[Tensor, Tensor]:
-        """1 / scale and shift of one half, computed from the other.
+    def _compute_coefficients(
+        self, conditioner: nn.Sequential, half: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns 1 / scale and shift for one half of the coordinates, given the other `half`.
 
-        The logarithm of the scale is clamp * (2 sigmoid(raw) - 1): between -clamp and clamp.
+        The logarithm of the scale is clamp * (2 sigmoid(raw) - 1), between -clamp and clamp.
         """
-        raw, shift = apply_to_columns(conditioner, given).chunk(2)
+        raw, shift = apply_to_columns(conditioner, half).chunk(2)
         return (self.clamp - (2 * self.clamp) * raw.sigmoid()).exp(), shift
 
 
 def apply_to_columns(network: nn.Sequential, x: Tensor) -> Tensor:
-    """A fully connected network on columns, (n_in, M) to (n_out, M)."""
+    """Applies a fully connected network to columns, (n_in, M) to (n_out, M)."""
     for layer in network:
         if isinstance(layer, nn.Linear):
             x = torch.addmm(layer.bias.unsqueeze(1), layer.weight, x)
@@ -144,9 +145,10 @@ def apply_to_columns(network: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def merge_permutations(orders: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """The gather before each block, and that after the last, if each permutes and undoes it.
+    """Merges the inverse of each block's permutation with the permutation of the next block.
 
-    Undoing one block's order and applying the next one's is a single gather.
+    Returns:
+        (blocks, dim) the permutation before each block, and (dim,) that after the last.
     """
     identity = torch.arange(len(orders[0]), device=orders[0].device)
     undo = [order.argsort() for order in orders]

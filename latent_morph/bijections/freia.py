@@ -1,7 +1,6 @@
 """FreiaINN: coupling networks made of FrEIA's own modules; the only file that imports FrEIA.
 
-For fidelity to published work and for choice. The compact default of this package is
-`latent_morph.bijections.coupling`, which is faster on a CPU.
+They reproduce published work. The default, `latent_morph.bijections.coupling`, is faster on a CPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +17,7 @@ from latent_morph.bijections.coupling import PIECE_BYTES, merge_permutations
 from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.nn import mlp
 
-# Our names to FrEIA's classes.
+# FrEIA's class for each name.
 FREIA_COUPLINGS = {
     "rnvp": "RNVPCouplingBlock",
     "glow": "GLOWCouplingBlock",
@@ -30,11 +29,11 @@ FREIA_COUPLINGS = {
 
 @final
 class FreiaINN(Bijection):
-    """A chain of one kind of FrEIA's coupling blocks.
+    """A sequence of FrEIA's coupling blocks of one kind.
 
-    Blocks work on random permutations of the coordinates and hand them back in the old order, so
-    that the network starts as the identity; `"all-in-one"` has permutations of its own and starts
-    as one of them.
+    Each block has a random permutation of the coordinates, which is undone after it, so that the
+    network starts as the identity. `"all-in-one"` has permutations of its own and starts as a
+    permutation.
 
     Args:
         dim: Number of coordinates, at least 2.
@@ -46,8 +45,8 @@ class FreiaINN(Bijection):
         clamp: A block scales a coordinate by at most exp(clamp); `"nice"` does not scale.
     """
 
-    enter: Tensor  # (blocks, dim): the order of coordinates before each block
-    leave: Tensor  # (dim,): and after the last one
+    enter: Tensor  # (blocks, dim): permutation of the coordinates before each block
+    leave: Tensor  # (dim,): permutation after the last block
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class FreiaINN(Bijection):
         check_positive("clamp", clamp)
         self.coupling = check_choice("coupling", coupling, FREIA_COUPLINGS)
         self.width = width
-        # FrEIA imports scipy.stats, about a second: pay when a network is built, not at import.
+        # FrEIA imports scipy.stats, which takes about a second: not when this module is imported.
         from FrEIA import modules
 
         make_block: Callable[..., nn.Module] = partial(
@@ -75,12 +74,11 @@ class FreiaINN(Bijection):
             subnet_constructor=partial(
                 mlp, width=width, depth=depth, activation=activation, zero_last=True
             ),
-            **_clamp_options(coupling, clamp),
+            **_make_clamp_options(coupling, clamp),
         )
-        with _numpy_seeded_by_torch():
+        with _seed_numpy_from_torch():
             self.blocks = nn.ModuleList(make_block() for _ in range(blocks))
-        permutes_itself = coupling == "all-in-one"
-        make_order = torch.arange if permutes_itself else torch.randperm
+        make_order = torch.arange if coupling == "all-in-one" else torch.randperm
         enter, leave = merge_permutations([make_order(dim) for _ in range(blocks)])
         self.register_buffer("enter", enter)
         self.register_buffer("leave", leave)
@@ -94,12 +92,12 @@ class FreiaINN(Bijection):
     def _map(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Applies a function of rows (M, dim) to points (..., dim); see `CouplingINN._map`."""
         rows = x.reshape(-1, self.dim)
-        if not len(rows):  # which not all of FrEIA's modules take
+        if not len(rows):  # not supported by all of FrEIA's modules
             return x
         size = max(1, PIECE_BYTES // (self.width * x.element_size()))
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or len(rows) <= size:
             return function(rows).view(x.shape)
-        return torch.cat([function(piece) for piece in rows.split(size)]).view(x.shape)
+        return torch.cat([function(chunk) for chunk in rows.split(size)]).view(x.shape)
 
     def _forward_rows(self, x: Tensor) -> Tensor:
         for block, order in zip(self.blocks, self.enter, strict=True):
@@ -115,7 +113,7 @@ class FreiaINN(Bijection):
         return y
 
 
-def _clamp_options(coupling: str, clamp: float) -> dict[str, Any]:
+def _make_clamp_options(coupling: str, clamp: float) -> dict[str, Any]:
     if coupling == "nice":
         return {}
     if coupling == "all-in-one":
@@ -124,16 +122,16 @@ def _clamp_options(coupling: str, clamp: float) -> dict[str, Any]:
 
 
 def _soft_clamp(u: Tensor) -> Tensor:
-    """From -1 to 1, as our own coupling has it; FrEIA's default, the arctangent, is slower."""
+    """Maps to (-1, 1) as `CouplingINN` does; FrEIA's default, the arctangent, is slower."""
     return 2 * torch.sigmoid(u) - 1
 
 
 @contextmanager
-def _numpy_seeded_by_torch() -> Iterator[None]:
-    """FrEIA draws from NumPy's global generator: let torch's decide, and restore NumPy's."""
-    before = np.random.get_state()
+def _seed_numpy_from_torch() -> Iterator[None]:
+    """Seeds NumPy's global generator, which FrEIA uses, from torch's, and restores it."""
+    state = np.random.get_state()
     np.random.seed(int(torch.randint(2**31 - 1, (), device="cpu")))
     try:
         yield
     finally:
-        np.random.set_state(before)
+        np.random.set_state(state)

@@ -1,4 +1,4 @@
-"""Building invertible networks by name: presets, couplings and their sizes."""
+"""make_inn: builds invertible networks by name; presets, couplings and their sizes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,10 +10,10 @@ from latent_morph.bijections.scalar import ScalarWarp
 from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.seeding import seeded
 
-# "affine" is our own coupling, the others are FrEIA's modules.
+# "affine" is `CouplingINN`, the others are FrEIA's modules.
 COUPLINGS = ("affine", *FREIA_COUPLINGS)
 
-# Compact sizes are those of `python -m benchmarks sizes`: larger ones scored no better.
+# Compact sizes were chosen by `python -m benchmarks sizes`: larger ones scored no better.
 _COMPACT: dict[str, Any] = {
     "coupling": "affine",
     "blocks": 2,
@@ -21,7 +21,7 @@ _COMPACT: dict[str, Any] = {
     "activation": "silu",
     "clamp": 1.0,
 }
-# The paper names the block and its sizes but no activation; a diffeomorphism wants a smooth one.
+# The paper names the block and its sizes but no activation; a smooth one makes a diffeomorphism.
 _PAPER: dict[str, Any] = {
     "coupling": "rnvp",
     "blocks": 5,
@@ -52,20 +52,20 @@ def make_inn(
 
     Args:
         dim: Number of coordinates. A single one gets a `ScalarWarp` of `blocks` parts, since a
-            coupling block needs two coordinates; the other sizes have no meaning there.
-        preset: `"compact"` (our own affine coupling, fast on a CPU), `"paper"` (FrEIA's RNVP, 5
-            blocks of 1,500 units), or the name of one of FrEIA's couplings with compact sizes.
-        coupling: `"affine"`, our own, or FrEIA's: `"rnvp"` (one subnet for scale and one for
-            shift), `"glow"` (one subnet for both), `"nice"` (shift only), `"gin"` (volume
-            preserving) or `"all-in-one"` (with permutation and global scaling; starts as a
+            coupling block needs two coordinates; the other sizes are ignored then.
+        preset: `"compact"` (`CouplingINN`, fast on a CPU), `"paper"` (FrEIA's RNVP, 5 blocks of
+            1,500 units), or the name of one of FrEIA's couplings with compact sizes.
+        coupling: `"affine"` for `CouplingINN`, or one of FrEIA's: `"rnvp"` (one subnet for scale
+            and one for shift), `"glow"` (one subnet for both), `"nice"` (shift only), `"gin"`
+            (volume preserving) or `"all-in-one"` (with permutation and global scaling; starts as a
             permutation of the coordinates).
         blocks: Number of coupling blocks.
         width: Hidden units of the subnets.
         depth: Hidden layers of the subnets.
         activation: A name from `latent_morph.nn.ACTIVATIONS`.
-        clamp: A block scales a coordinate by at most exp(clamp). Small is robust: far from the
-            data the scales of all blocks multiply.
-        seed: Makes weights and permutations reproducible without touching anybody's random state;
+        clamp: A block scales a coordinate by at most exp(clamp). Small values are robust, since
+            far from the data the scales of all blocks multiply.
+        seed: Makes weights and permutations reproducible without changing torch's random state;
             `None` draws from torch's generator.
 
     Returns:
@@ -94,7 +94,7 @@ def make_inn(
 
 
 def resolve_inn(inn: str | Mapping[str, Any], dim: int) -> Bijection:
-    """Builds what `inn` describes: a preset's name, or `make_inn`'s options as a mapping."""
+    """Builds a network from the name of a preset, or from a mapping of `make_inn`'s options."""
     if isinstance(inn, str):
         return make_inn(dim, check_choice("inn", inn, INN_PRESETS))
     if isinstance(inn, Mapping):

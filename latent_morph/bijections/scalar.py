@@ -1,4 +1,4 @@
-"""A nonlinear bijection of the line, where coupling would have nothing to couple."""
+"""ScalarWarp: a bijection in one dimension, for which coupling blocks do not exist."""
 
 from typing import final
 
@@ -11,9 +11,9 @@ from latent_morph.checks import check_count
 
 @final
 class ScalarWarp(Bijection):
-    """A chain of sinh-arcsinh maps x -> sinh(e^c asinh(e^a x + b) + d) of the real line.
+    """A composition of sinh-arcsinh maps x -> sinh(e^c asinh(e^a x + b) + d) of the real line.
 
-    Each is smooth, increasing and onto, with an inverse in closed form; it starts as the identity.
+    Each is smooth and increasing, with an inverse in closed form, and starts as the identity.
     """
 
     def __init__(self, *, blocks: int = 4) -> None:
