@@ -1,4 +1,4 @@
-"""The abstract encoder: irregular series in, a posterior over their latent start out."""
+"""Encoder, the abstract base of maps from irregular series to a posterior over z0."""
 
 import abc
 from typing import NamedTuple, final
@@ -10,12 +10,12 @@ from latent_morph.series import SeriesBatch
 
 
 class Encoding(NamedTuple):
-    """What an encoder knows of a batch.
+    """The output of an encoder.
 
     Attributes:
         mean: (N, D) mean of the posterior over z0.
         std: (N, D) its standard deviations, positive.
-        states: (N, T, S) a state at every row, observed or not.
+        states: (N, T, S) the encoder's state at every row, observed or not.
     """
 
     mean: Tensor
@@ -27,9 +27,9 @@ class Encoder(nn.Module, abc.ABC):
     """Maps scaled series to a normal posterior over z0, the latent state at time 0, and to states.
 
     Laws:
-        mask     what sits where `mask` is False changes nothing
-        padding  appending rows beyond a series' length changes nothing
-        query    inserting an unobserved row changes no other row (to the flow's tolerance)
+        mask     values where `mask` is False change nothing
+        padding  appending padding changes nothing
+        query    inserting an unobserved row changes no other row, up to the flow's tolerance
 
     To add an encoder, write `_encode`, and `latent_morph.encoders.register` a recipe for it.
     """
@@ -49,4 +49,4 @@ class Encoder(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def _encode(self, values: Tensor, times: Tensor, mask: Tensor) -> Encoding:
-        """`forward` on a checked batch: (N, T, C), (N, T) never falling in a row, (N, T, C)."""
+        """`forward` on a checked batch: (N, T, C), non-decreasing times (N, T), (N, T, C)."""

@@ -1,4 +1,4 @@
-"""MorphEncoder: the encoder in closed form, linear flow with jumps, seen through a bijection."""
+"""MorphEncoder: linear flows with jumps at observations, in closed form, and a bijection."""
 
 import math
 from typing import ClassVar, NamedTuple, final
@@ -16,23 +16,22 @@ from latent_morph.nn import dropout, mlp
 
 @final
 class MorphEncoder(Encoder):
-    """Layers of states that flow linearly between rows and jump at observations.
+    """Layers of states that follow a linear flow between rows and jump at observations.
 
     Between rows a layer's modes decay and rotate, z' = (a + ib) z with a < 0, which is solved
-    exactly for any gap; an observation adds to them. Such a recurrence needs no solver and no
-    gates, so that all of time costs a few operations per row. Both directions of time run
-    together; between layers is a gated nonlinearity, and the last states are seen through a
-    bijection, as the trajectories of a `MorphFlow` are.
+    exactly for any gap; an observation adds to them. Such a recurrence needs neither solver nor
+    gates and takes a few operations per row. Each layer runs in both directions of time and ends
+    with a gated nonlinearity. A bijection maps the last states, as in a `MorphFlow`.
 
     Args:
         n_channels: C.
         latent_dim: D.
         hidden_dim: Size of the states.
-        layers: How many.
-        modes: Of a layer, in each direction of time.
-        dropout: Fraction of each layer's update that is left out in training.
-        pool: Observations that are taken in together. For long series: the recurrence has that
-            many times fewer steps, and rows share the state of their group.
+        layers: Number of layers.
+        modes: Number of modes of a layer in each direction of time.
+        dropout: Fraction of each layer's update that is dropped in training.
+        pool: Number of consecutive observations that are encoded together. For long series: the
+            recurrence has fewer steps by this factor, and rows of a group share a state.
         warp_blocks: Coupling blocks of the bijection; 0 for none.
     """
 
@@ -59,97 +58,98 @@ class MorphEncoder(Encoder):
             if warp_blocks
             else nn.Identity()
         )
-        n_known = hidden_dim + 4 * modes
-        self.posterior = mlp(n_known, 2 * latent_dim, width=hidden_dim)
+        self.posterior = mlp(hidden_dim + 4 * modes, 2 * latent_dim, width=hidden_dim)
 
     def _encode(self, values: Tensor, times: Tensor, mask: Tensor) -> Encoding:
         if self.pool == 1:
-            tokens = _tokens_of_rows(values, times, mask)
+            tokens = _make_row_tokens(values, times, mask)
         else:
-            tokens = _pooled_tokens(values, times, mask, self.pool)
+            tokens = _make_pooled_tokens(values, times, mask, self.pool)
         observed = tokens.observed.to(values.dtype).t().unsqueeze(-1)  # (K, N, 1)
-        gaps = _gaps(tokens.times).to(values.dtype).t().contiguous()  # (K, N)
+        gaps = _compute_gaps(tokens.times).to(values.dtype).t().contiguous()  # (K, N)
         rows = self.embed(tokens.features.transpose(0, 1).contiguous())
         for layer in self.layers:
             rows, modes = layer(rows, observed, gaps)
         rows = self.warp(rows)
 
-        # Only rows where something was observed speak of z0: a queried row must not move it.
-        first, last = _first_and_last(tokens.observed)
-        lead = tokens.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(values.dtype)
-        start = self.layers[-1].carry(_select_row(modes, first)[:, 1], lead)  # type: ignore[operator]
+        # The posterior depends on observed rows only, so that queried rows do not change it.
+        first, last = _find_first_and_last(tokens.observed)
+        lead_time = tokens.times.gather(1, first.unsqueeze(1)).squeeze(1).abs().to(values.dtype)
+        start = self.layers[-1].propagate(_select_row(modes, first)[:, 1], lead_time)  # type: ignore[operator]
         end = _select_row(modes, last)[:, 0].flatten(1)
         mean_row = (rows * observed).sum(0) / observed.sum(0).clamp(min=1)
-        known = torch.cat([mean_row, torch.cat([start, end], 1) * observed.amax(0)], dim=-1)
-        mean, spread = self.posterior(known).chunk(2, dim=-1)
+        summary = torch.cat([mean_row, torch.cat([start, end], 1) * observed.amax(0)], dim=-1)
+        mean, raw_std = self.posterior(summary).chunk(2, dim=-1)
         states = rows.transpose(0, 1)
-        if tokens.of_row is not None:
-            # `take_along_dim` would fix the sizes of an exported program.
-            token = tokens.of_row.unsqueeze(-1).expand(-1, -1, states.shape[-1])
+        if tokens.index is not None:
+            # Not `take_along_dim`, which would fix the sizes of an exported program.
+            token = tokens.index.unsqueeze(-1).expand(-1, -1, states.shape[-1])
             states = states.gather(1, token)
-        return Encoding(mean, F.softplus(spread) + 1e-4, states)
+        return Encoding(mean, F.softplus(raw_std) + 1e-4, states)
 
 
 class _Tokens(NamedTuple):
-    """What the recurrence steps through.
+    """The steps of the recurrence.
 
     Attributes:
         features: (N, K, F).
-        observed: (N, K) False for tokens that must change nothing.
-        times: (N, K) never falling.
-        of_row: (N, T) the token that speaks for each row; None if they are the rows themselves.
+        observed: (N, K), False for tokens without an observation, which must change nothing.
+        times: (N, K), non-decreasing.
+        index: (N, T) the token of each row; None if tokens are rows.
     """
 
     features: Tensor
     observed: Tensor
     times: Tensor
-    of_row: Tensor | None
+    index: Tensor | None
 
 
-def _tokens_of_rows(values: Tensor, times: Tensor, mask: Tensor) -> _Tokens:
+def _make_row_tokens(values: Tensor, times: Tensor, mask: Tensor) -> _Tokens:
+    """Makes one token per row: its values, its mask, and the time since the last observation."""
     observed = mask.any(-1)
-    seen = mask.to(values.dtype)
-    stale = _time_since_observed(times, observed).to(seen).unsqueeze(-1)
-    return _Tokens(torch.cat([values * seen, seen, stale], dim=-1), observed, times, None)
+    mask_values = mask.to(values.dtype)
+    age = _compute_time_since_observed(times, observed).to(values.dtype).unsqueeze(-1)
+    features = torch.cat([values * mask_values, mask_values, age], dim=-1)
+    return _Tokens(features, observed, times, None)
 
 
-def _pooled_tokens(values: Tensor, times: Tensor, mask: Tensor, pool: int) -> _Tokens:
-    """Groups of `pool` observed rows: their values, masks, and gaps before each."""
-    features, observed, _, _ = _tokens_of_rows(values, times, mask)
+def _make_pooled_tokens(values: Tensor, times: Tensor, mask: Tensor, pool: int) -> _Tokens:
+    """Makes one token per `pool` observed rows, of the features of all of them."""
+    features, observed, _, _ = _make_row_tokens(values, times, mask)
     n_cases, n_times = observed.shape
-    # Never one token, which an exported program would have to tell from several; the last is a
-    # place for rows where nothing was observed.
+    # At least two, since exported programs treat an axis of size 1 differently. The last one
+    # collects rows without an observation.
     n_tokens = n_times // pool + 2
     count = observed.sum(1, keepdim=True)
-    place = (observed.cumsum(1) - 1).clamp(min=0)
-    case = torch.arange(n_cases, device=place.device).unsqueeze(1).expand(-1, n_times)
-    index = case, torch.where(observed, place // pool, n_tokens - 1), place % pool
+    rank = (observed.cumsum(1) - 1).clamp(min=0)
+    case = torch.arange(n_cases, device=rank.device).unsqueeze(1).expand(-1, n_times)
+    index = case, torch.where(observed, rank // pool, n_tokens - 1), rank % pool
     grouped = features.new_zeros(n_cases, n_tokens, pool, features.shape[-1])
     grouped = grouped.index_put(index, features)
     ends = times.new_zeros(n_cases, n_tokens, pool).index_put(index, times)[..., -1]
-    # Beyond the last observation time stands still.
+    # Tokens beyond the last observation have its time.
     last = torch.where(observed, times, -torch.inf).amax(1, keepdim=True)
     last = torch.where(count > 0, last, 0.0)
-    token = torch.arange(n_tokens, device=place.device)
+    token = torch.arange(n_tokens, device=rank.device)
     return _Tokens(
         features=grouped.flatten(2),
         observed=token * pool < count,
         times=torch.where((token + 1) * pool <= count, ends, last),
-        of_row=place // pool,
+        index=rank // pool,
     )
 
 
 class _Layer(nn.Module):
-    """Modes in both directions of time, driven by the rows, then a gated residual update."""
+    """Modes in both directions of time, driven by the rows, and a gated residual update."""
 
     no_weight_decay: ClassVar[tuple[str, ...]] = ("log_rates", "frequencies")
 
     def __init__(self, hidden_dim: int, n_modes: int, dropout: float) -> None:
         super().__init__()
         self.n_modes = n_modes
-        # From a memory of the whole span to one of a hundredth; from no turn to as many.
-        octaves = torch.linspace(0.0, math.log(100.0), n_modes)
-        self.log_rates = nn.Parameter(octaves.repeat(2, 1))
+        # Decay times from the whole span to a hundredth of it, and 0 to 15 rotations per span.
+        log_rates = torch.linspace(0.0, math.log(100.0), n_modes)
+        self.log_rates = nn.Parameter(log_rates.repeat(2, 1))
         self.frequencies = nn.Parameter(torch.pi * torch.linspace(0.0, 30.0, n_modes).repeat(2, 1))
         self.norm = nn.LayerNorm(hidden_dim)
         self.drive = nn.Linear(hidden_dim, 4 * n_modes)
@@ -158,44 +158,45 @@ class _Layer(nn.Module):
         self.dropout = dropout
 
     def forward(self, rows: Tensor, observed: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor]:
-        """(K, N, H), (K, N, 1), (K, N) to rows, and the modes (K, N, 2, P, 2)."""
+        """Maps (K, N, H), (K, N, 1), (K, N) to updated rows and the modes (K, N, 2, P, 2)."""
         normed = self.norm(rows)
         inputs = (self.drive(normed) * observed).unflatten(-1, (2, self.n_modes, 2))
         modes = linear_recurrence(self.log_rates.exp(), self.frequencies, gaps, inputs)
         update = self.read(modes.flatten(2)) * F.silu(self.gate(normed))
         return rows + dropout(update, self.dropout, training=self.training), modes
 
-    def carry(self, modes: Tensor, lead: Tensor) -> Tensor:
-        """Modes (N, P, 2) that run backward, carried on for `lead` (N,), to time 0: (N, 2 P)."""
-        cos, sin = damped_rotation(self.log_rates[1].exp(), self.frequencies[1], lead)
+    def propagate(self, modes: Tensor, elapsed: Tensor) -> Tensor:
+        """Returns backward modes (N, P, 2) after elapsed times (N,): (N, 2 P)."""
+        cos, sin = damped_rotation(self.log_rates[1].exp(), self.frequencies[1], elapsed)
         re, im = modes.unbind(-1)
         return torch.cat([cos * re - sin * im, sin * re + cos * im], dim=-1)
 
 
-# In these no axis has a size of T - 1, which an exported program would have to tell from 1.
+# The next functions have no axis of size T - 1: exported programs treat a size of 1 differently.
 
 
-def _gaps(times: Tensor) -> Tensor:
-    """(N, T) the time since the row before, 0 for the first."""
+def _compute_gaps(times: Tensor) -> Tensor:
+    """Returns (N, T) the time since the previous row, 0 for the first."""
     return times - torch.cat([times[:, :1], times], dim=1)[:, : times.shape[1]]
 
 
-def _time_since_observed(times: Tensor, observed: Tensor) -> Tensor:
-    """(N, T) time since an earlier row was observed, 0 before the first: how stale the past is."""
+def _compute_time_since_observed(times: Tensor, observed: Tensor) -> Tensor:
+    """Returns (N, T) the time since the last earlier observation, 0 if there is none."""
     n_earlier = observed.cumsum(1) - observed.long()
-    # The times of observations, in their order, from place 1 on; place 0 stands for none.
-    place = torch.where(observed, n_earlier + 1, 0)
-    times_of = torch.zeros_like(torch.cat([times[:, :1], times], dim=1)).scatter(1, place, times)
-    return torch.where(n_earlier > 0, times - times_of.gather(1, n_earlier), 0.0)
+    # Times of observations in their order, from index 1 on; index 0 is for unobserved rows.
+    index = torch.where(observed, n_earlier + 1, 0)
+    observed_times = torch.zeros_like(torch.cat([times[:, :1], times], dim=1))
+    observed_times = observed_times.scatter(1, index, times)
+    return torch.where(n_earlier > 0, times - observed_times.gather(1, n_earlier), 0.0)
 
 
-def _first_and_last(observed: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) twice: the first and the last observed token (N, K), 0 where there is none."""
+def _find_first_and_last(observed: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (N,) the first and (N,) the last observed token of (N, K), 0 if there is none."""
     position = torch.arange(observed.shape[1], device=observed.device)
     return observed.int().argmax(1), torch.where(observed, position, 0).amax(1)
 
 
 def _select_row(modes: Tensor, index: Tensor) -> Tensor:
-    """(K, N, 2, P, 2) at one row for each series: (N, 2, P, 2)."""
+    """Selects one row per series: (K, N, 2, P, 2) to (N, 2, P, 2)."""
     where = index.view(1, -1, 1, 1, 1).expand(1, -1, *modes.shape[2:])
     return modes.gather(0, where).squeeze(0)

@@ -11,7 +11,7 @@ from latent_morph.registry import Registry
 
 EncoderRecipe = Callable[..., Encoder]
 
-# A fading memory: what lies further back than the span of a series counts for little.
+# Stable, so that the state forgets observations further back than the span of a series.
 _FLOW_DEFAULTS: dict[str, dict[str, Any]] = {
     "linear": {"stable": True, "eigenvectors": "identity"},
 }
@@ -27,7 +27,7 @@ def morph(
     dropout: float = 0.2,
     pool: int = 1,
 ) -> MorphEncoder:
-    """The closed-form encoder; see `MorphEncoder`."""
+    """Builds the encoder in closed form; see `MorphEncoder`."""
     return MorphEncoder(
         n_channels,
         latent_dim,
@@ -48,9 +48,9 @@ def gru_ode(
     ode_options: dict[str, Any] | None = None,
     bidirectional: bool = True,
 ) -> GRUODEEncoder:
-    """A GRU update at every observation, and the flow `ode` between them; see `GRUODEEncoder`.
+    """Builds an encoder with a GRU and the flow `ode`; see `GRUODEEncoder`.
 
-    `ode_options=None` gives `"linear"` a fading memory (stable, independent modes).
+    With `ode_options=None`, `"linear"` is stable and has independent modes.
     """
     if ode_options is None and isinstance(ode, str):
         ode_options = _FLOW_DEFAULTS.get(ode)
@@ -71,7 +71,7 @@ def register(name: str, recipe: EncoderRecipe) -> None:
 
     Args:
         name: A new name.
-        recipe: `(n_channels, latent_dim, hidden_dim, **options) -> Encoder`; the options are what
-            users give as `encoder_options`.
+        recipe: `(n_channels, latent_dim, hidden_dim, **options) -> Encoder`; users pass the
+            options as `encoder_options`.
     """
     ENCODERS.register(name, recipe)
