@@ -1,6 +1,6 @@
-"""What training minimises: of a latent ODE, and of roll-outs of learned dynamics.
+"""Losses of latent ODEs and of roll-outs of learned dynamics.
 
-A loss is any callable `(model, examples, step) -> Loss`; the training loop knows nothing else.
+The training loop takes any callable `(model, examples, step) -> Loss`.
 """
 
 import math
@@ -29,14 +29,14 @@ from latent_morph.series import Examples, SeriesBatch, subsample
 
 
 class Loss(NamedTuple):
-    """The number to minimise and its parts, unweighted, for the record."""
+    """The total to minimize, and its parts, without their weights, for the history."""
 
     total: Tensor
     parts: dict[str, Tensor]
 
 
 class Step(NamedTuple):
-    """Where in training a loss is asked for.
+    """The state of training that a loss may depend on.
 
     Attributes:
         progress: From 0 at the start to 1 at the end, for annealing.
@@ -50,38 +50,38 @@ class Step(NamedTuple):
 
 
 class LossFunction(Protocol):
-    """What `latent_morph.training.train` minimises."""
+    """A loss for `latent_morph.training.train`."""
 
     def __call__(self, model: Any, examples: Examples, step: Step) -> Loss:  # noqa: ANN401
-        """The loss of `model` on a batch of training examples."""
+        """Returns the loss of `model` on a batch of training examples."""
 
 
 # The latent ODE
 
 
 def negative_log_likelihood(emission: Emission, values: Tensor, mask: Tensor) -> Tensor:
-    """(N,) mean over the observed values of each series; 0 for a series without any."""
-    # Masked before anything can overflow: infinity times zero is not zero.
+    """Returns (N,) the mean over the observed values of each series, 0 if it has none."""
+    # Masked first, since an overflow would remain: infinity times zero is NaN.
     scaled = torch.where(mask, values - emission.mean, 0.0) / emission.std
     terms = 0.5 * scaled.square() + emission.std.log() + 0.5 * math.log(2 * math.pi)
     return (terms * mask).sum((1, 2)) / mask.sum((1, 2)).clamp(min=1)
 
 
 def count_values(target: SeriesBatch) -> Tensor:
-    """(N,) how many values of each series were observed, at least 1."""
+    """Returns (N,) the number of observed values of each series, at least 1."""
     return target.mask.sum((1, 2)).clamp(min=1)
 
 
 def kl_from_standard_normal(encoding: Encoding) -> Tensor:
-    """(N,) divergence of the posterior over z0 from a standard normal."""
+    """Returns (N,) the divergence of the posterior over z0 from a standard normal."""
     variance = encoding.std.square()
     return 0.5 * (variance + encoding.mean.square() - 1 - variance.log()).sum(-1)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, class_weight: Tensor | None) -> Tensor:
-    """(N,) from logits (N, K) with labels (N,), or (N, T, K) with (N, T); -1 is no label.
+    """Returns (N,), from logits (N, K) and labels (N,), or from (N, T, K) and (N, T).
 
-    Over time points the mean is taken.
+    A label of -1 is missing. The loss of a series is the mean over its labeled time points.
     """
     flat = F.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), class_weight, reduction="none", ignore_index=-1
@@ -96,19 +96,18 @@ class LatentODELoss:
     """Negative log-likelihood, KL divergence and cross-entropy, each a mean over cases.
 
     The evidence lower bound of a series with n observed values, divided by n, is
-    likelihood - KL / n: that is `reconstruction_weight = kl_weight = 1`. A classifier's weights
-    are to be read against 1 for `classification_weight`.
+    likelihood - KL / n, which is `reconstruction_weight = kl_weight = 1`.
 
     Attributes:
-        reconstruction_weight: Of the negative log-likelihood.
-        kl_weight: Of the divergence per observed value.
-        classification_weight: Of the cross-entropy.
+        reconstruction_weight: Weight of the negative log-likelihood.
+        kl_weight: Weight of the divergence per observed value.
+        classification_weight: Weight of the cross-entropy.
         kl_warmup: Fraction of training over which the weight of the divergence rises from 0.
         sample_z0: Draw z0 from its posterior instead of taking the posterior's mean.
-        keep: Fraction of the rows shown to the encoder, drawn anew in every step; None shows all.
-        target_points: Compare with at most so many random rows, where the target is more than the
+        keep: Fraction of the rows that the encoder is given, drawn in every step; None gives all.
+        target_points: Compare with at most so many random rows if the target differs from the
             inputs; None compares with all.
-        class_weight: (K,) factors of the classes.
+        class_weight: (K,) weights of the classes.
     """
 
     reconstruction_weight: float = 1.0
@@ -121,7 +120,7 @@ class LatentODELoss:
     class_weight: Tensor | None = None
 
     def __call__(self, model: LatentODE, examples: Examples, step: Step) -> Loss:
-        """The loss of a batch of training examples."""
+        """Returns the loss of a batch of training examples."""
         inputs, target = examples.inputs, examples.target
         if self.keep is not None:
             target = inputs if target is None else target
@@ -157,15 +156,14 @@ class LatentODELoss:
         weight: Tensor | None = None,
         n_values: Tensor | None = None,
     ) -> Loss:
-        """The loss of an output.
+        """Returns the loss of an output.
 
         Args:
-            output: Of the model, at the times of `target`.
+            output: The model's output at the times of `target`.
             target: The observations.
             labels: (N,) or (N, T) class codes, -1 for none.
-            kl_factor: Annealing: factor of `kl_weight`.
-            weight: (N,) factors of the cases, in the parts too; 1 on average keeps the scale of
-                the loss.
+            kl_factor: Factor of `kl_weight`, for annealing.
+            weight: (N,) weights of the cases, of mean 1, applied to the parts too.
             n_values: (N,) observed values of each series, if `target` is a sample of them.
         """
         if n_values is None:
@@ -196,22 +194,20 @@ ERRORS: dict[str, Callable[[Tensor], Tensor]] = {"mae": torch.abs, "mse": torch.
 
 @dataclass(frozen=True)
 class RolloutLoss:
-    """The error of roll-outs, an average over values, plus that of the velocities.
+    """The mean error of roll-outs, plus that of the velocities.
 
-    A trajectory counts several times: rolled out from its start, and from points chosen at random
-    on it. Every point of a trajectory is the start of the rest of it, and a model that appends
-    zeros does not know that by itself; it is what makes new starts work. Roll-outs from the
-    trajectory's own start and those from other points weigh the same.
+    Trajectories are rolled out from their own starts and from random rows, with equal weight in
+    total. Each row of a trajectory is the start of the rest of it, which a model that appends
+    zeros has to learn; without that it does not generalize to new starts.
 
     Attributes:
         error: "mae" or "mse".
-        velocity_weight: Of the error of the field against the data's finite differences.
-        restarts: Further starts of each trajectory in every step.
+        velocity_weight: Weight of the error of the field against finite differences of the data.
+        restarts: Number of random starts per trajectory and step.
         start_noise: Standard deviation of the noise on starts, in scaled units.
-        start_spread: Standard deviation of shifts of whole roll-outs, in scaled units: the start
-            is moved and so is what follows, by less and less up to nothing at the end.
-        spread_fade: How fast they fade: of the shift, the remaining fraction of the time to this
-            power remains too.
+        start_spread: Standard deviation of shifts of roll-outs, in scaled units: the start is
+            shifted, and its target by an amount that fades to zero at the end.
+        spread_fade: After a fraction s of the time, (1 - s) to this power remains of a shift.
     """
 
     error: str = "mae"
@@ -222,7 +218,7 @@ class RolloutLoss:
     spread_fade: float = 1.0
 
     def __call__(self, model: DynamicsModel, examples: Examples, step: Step) -> Loss:
-        """The loss of a batch of training trajectories."""
+        """Returns the loss of a batch of training trajectories."""
         rollout = model.follow(self.draw_starts(examples.inputs, step.generator))
         loss = self.evaluate(rollout, len(examples), examples.weight)
         if not self.velocity_weight:
@@ -238,7 +234,7 @@ class RolloutLoss:
         )
 
     def draw_starts(self, batch: SeriesBatch, generator: torch.Generator | None) -> Starts:
-        """The trajectories' own starts, then random ones, with noise and shifts."""
+        """Returns the trajectories' own starts, then random ones, with noise and shifts."""
         row = first_complete(batch)
         if self.restarts:
             row = torch.cat([row, random_rows(batch, self.restarts, generator)])
@@ -249,20 +245,20 @@ class RolloutLoss:
         if self.start_spread:
             shift = self.start_spread * _noise_like(states, generator)
             states = states + shift
-            passed = starts.elapsed / starts.elapsed[:, -1:].clamp(min=1e-12)
-            remaining = (1 - passed).clamp(0, 1).pow(self.spread_fade).to(shift)
+            fraction = starts.elapsed / starts.elapsed[:, -1:].clamp(min=1e-12)
+            remaining = (1 - fraction).clamp(0, 1).pow(self.spread_fade).to(shift)
             target = torch.addcmul(target, remaining.unsqueeze(-1), shift.unsqueeze(1))
         return starts._replace(states=states, target=target)
 
     def evaluate(self, rollout: Rollout, n_own: int, weight: Tensor | None = None) -> Loss:
-        """The loss of roll-outs.
+        """Returns the loss of roll-outs.
 
         Args:
             rollout: The roll-outs; the first `n_own` start where their trajectories do.
-            n_own: How many trajectories there are.
-            weight: (n_own,) how much each trajectory counts; all alike by default.
+            n_own: Number of trajectories.
+            weight: (n_own,) weight of each trajectory; 1 by default.
         """
-        # Masked before it is squared: what is masked may be large.
+        # Masked before it is squared, which could overflow.
         error = ERRORS[self.error]((rollout.states - rollout.target) * rollout.mask)
         weights = rollout.mask
         if weight is not None:
@@ -277,7 +273,7 @@ class RolloutLoss:
 
 
 def _weighted_mean(weighted: Tensor, weights: Tensor) -> Tensor:
-    """Of errors that are multiplied by their weights already; zero where all weights are."""
+    """Returns the mean of errors multiplied by their weights already; 0 if all weights are 0."""
     total = weights.sum(dtype=weighted.dtype)
     return weighted.sum() / total.clamp(min=torch.finfo(weighted.dtype).tiny)
 

@@ -1,4 +1,4 @@
-"""Decoders: what a latent state says about the channels, and about a class."""
+"""Decoder and heads: from latent states to channels, and to class logits."""
 
 from typing import NamedTuple
 
@@ -19,15 +19,15 @@ class Emission(NamedTuple):
 
 
 class Decoder(nn.Module):
-    """Latent states (..., D) to an `Emission`.
+    """Maps latent states (..., D) to an `Emission`.
 
     Args:
         latent_dim: D.
         n_channels: C.
         width: Hidden units.
         depth: Hidden layers; 0 is linear.
-        noise_std: Standard deviation of the observation noise in scaled units, or `"learned"`,
-            one a channel.
+        noise_std: Standard deviation of the observation noise in scaled units, or `"learned"` for
+            one per channel.
     """
 
     def __init__(
@@ -44,20 +44,23 @@ class Decoder(nn.Module):
         if isinstance(noise_std, str):
             check_choice("noise_std", noise_std, ["learned"])
             self.log_std = nn.Parameter(torch.zeros(n_channels))
-            # Below a thousandth of a deviation the likelihood explodes and nothing is gained.
-            self.least = -7.0
+            # At much less than a thousandth of a standard deviation the likelihood diverges.
+            self.min_log_std = -7.0
         else:
             level = torch.full((n_channels,), check_positive("noise_std", noise_std))
             self.register_buffer("log_std", level.log())
-            self.least = -float("inf")
+            self.min_log_std = -float("inf")
 
     def forward(self, z: Tensor) -> Emission:
-        """z (..., D)."""
-        return Emission(self.network(z), self.log_std.clamp(min=self.least).exp())
+        """Decodes z (..., D)."""
+        return Emission(self.network(z), self.log_std.clamp(min=self.min_log_std).exp())
 
 
 class PointHead(nn.Module):
-    """Class logits at each time, from z(t) and, if `head` says so, the encoder's state there."""
+    """Class logits per time point, from z(t) and, if `head` has context, the encoder's state.
+
+    `present` is unused; heads have one signature.
+    """
 
     def __init__(
         self, latent_dim: int, state_dim: int, n_classes: int, *, head: str, width: int = 64
@@ -69,11 +72,11 @@ class PointHead(nn.Module):
 
     def forward(self, trajectory: Tensor, states: Tensor, present: Tensor) -> Tensor:
         """(N, T, D), (N, T, S), (N, T) -> logits (N, T, K)."""
-        return self.network(_features(trajectory, states if self.uses_context else None))
+        return self.network(_join_features(trajectory, states if self.uses_context else None))
 
 
 class SeriesHead(nn.Module):
-    """Class logits of a whole series, from features of its rows pooled by mean and maximum."""
+    """Class logits per series, from features of its rows, pooled by mean and maximum."""
 
     def __init__(
         self, latent_dim: int, state_dim: int, n_classes: int, *, head: str, width: int = 64
@@ -86,12 +89,12 @@ class SeriesHead(nn.Module):
 
     def forward(self, trajectory: Tensor, states: Tensor, present: Tensor) -> Tensor:
         """(N, T, D), (N, T, S), (N, T) -> logits (N, K)."""
-        rows = self.row(_features(trajectory, states if self.uses_context else None))
-        inside = present.unsqueeze(-1)
-        mean = (rows * inside).sum(1) / inside.sum(1)
-        highest = rows.masked_fill(~inside, float("-inf")).amax(1)
-        return self.network(torch.cat([mean, highest], dim=-1))
+        rows = self.row(_join_features(trajectory, states if self.uses_context else None))
+        mask = present.unsqueeze(-1)
+        mean = (rows * mask).sum(1) / mask.sum(1)
+        maximum = rows.masked_fill(~mask, float("-inf")).amax(1)
+        return self.network(torch.cat([mean, maximum], dim=-1))
 
 
-def _features(trajectory: Tensor, states: Tensor | None) -> Tensor:
+def _join_features(trajectory: Tensor, states: Tensor | None) -> Tensor:
     return trajectory if states is None else torch.cat([trajectory, states], dim=-1)

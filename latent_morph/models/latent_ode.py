@@ -1,4 +1,4 @@
-"""LatentODE: encoder, flow, decoder and head, put together; no losses inside."""
+"""LatentODE: encoder, flow, decoder and head."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ from latent_morph.series import SeriesBatch
 
 
 class LatentOutput(NamedTuple):
-    """What the model says about a batch.
+    """The output of the model for a batch.
 
     Attributes:
         encoding: The posterior over z0 and the encoder's states.
-        z0: (N, D) the latent start that was used: a sample, or the posterior's mean.
+        z0: (N, D) the latent start: a sample, or the posterior's mean.
         trajectory: (N, T, D) latent states at the query times.
         emission: A distribution over (N, T, C).
         logits: (N, K) or (N, T, K), or None without a head.
@@ -30,7 +30,7 @@ class LatentOutput(NamedTuple):
 
 
 class LatentODE(nn.Module):
-    """A series is encoded into z0, z0 flows to every queried time, and each state is decoded."""
+    """Encodes a series into z0, follows the flow to the query times, and decodes each state."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class LatentODE(nn.Module):
 
         Args:
             batch: Scaled series; z0 belongs to time 0.
-            query_times: (N, Q) times to decode at; the batch's own by default. A head needs the
-                encoder's states there, so class logits come for the batch's own times alone.
-            query_mask: (N, Q) which of `query_times` to decode at; by default all, and of the
-                batch's own times those that are no padding.
+            query_times: (N, Q) times to decode at; the batch's own by default. Class logits need
+                the encoder's states, so that they are computed only for the batch's own times.
+            query_mask: (N, Q) which of `query_times` to decode at, all by default. Of the batch's
+                own times, padding is always left out.
             sample: Draw z0 from the posterior instead of taking its mean.
             generator: Source of that draw.
         """

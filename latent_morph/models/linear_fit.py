@@ -1,38 +1,39 @@
-"""A linear ODE by least squares, for a flow with a linear base to start from."""
+"""Least-squares fits of a linear ODE, from which a linear flow can start."""
 
 import torch
 from torch import Tensor
 
 from latent_morph.flows import Flow, LinearFlow, MorphFlow
+from latent_morph.flows.linear import STABILITY_MARGIN
 from latent_morph.series import SeriesBatch
 
-# Growth that a linear fit may start with, in e-folds over the longest trajectory: noise can make
-# it look explosive, and from there no training returns.
+# Largest growth rate to start with, in e-folds over the longest trajectory: noise can make a fit
+# diverge, from which training does not recover.
 _MAX_GROWTH = 1.0
 
-_Mode = tuple[float, float, Tensor, Tensor]  # rate, frequency, and the vectors that span it
+_Mode = tuple[float, float, Tensor, Tensor]  # rate, frequency, and the vectors of its plane
 
 
 def finite_differences(batch: SeriesBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """States and velocities halfway between complete rows that are neighbours, and their case.
+    """Computes states and velocities at the midpoints between adjacent complete rows.
 
     Returns:
-        (P, C), (P, C) and (P,).
+        (P, C) states, (P, C) velocities, and (P,) the case of each.
     """
     complete = batch.mask.all(-1)
-    both = complete[:, 1:] & complete[:, :-1]
-    before, after = batch.values[:, :-1][both], batch.values[:, 1:][both]
-    gap = (batch.times[:, 1:] - batch.times[:, :-1])[both].unsqueeze(-1).to(before)
-    return (before + after) / 2, (after - before) / gap, both.nonzero()[:, 0]
+    is_pair = complete[:, 1:] & complete[:, :-1]
+    before, after = batch.values[:, :-1][is_pair], batch.values[:, 1:][is_pair]
+    gap = (batch.times[:, 1:] - batch.times[:, :-1])[is_pair].unsqueeze(-1).to(before)
+    return (before + after) / 2, (after - before) / gap, is_pair.nonzero()[:, 0]
 
 
 def fit_matrix(states: Tensor, velocity: Tensor, weight: Tensor | None = None) -> Tensor:
-    """(C, C) the A of velocity = A state by least squares, lightly regularised, in float64.
+    """Returns A (C, C) of velocity = A state by ridge regression, in float64.
 
     Args:
         states: (P, C).
         velocity: (P, C).
-        weight: (P,) how much each counts; all alike by default.
+        weight: (P,) weight of each pair; 1 by default.
     """
     y, v = states.double(), velocity.double()
     weighted = y.mT if weight is None else weight.double() * y.mT
@@ -42,92 +43,85 @@ def fit_matrix(states: Tensor, velocity: Tensor, weight: Tensor | None = None) -
 
 
 def initialize_linear(linear: LinearFlow, matrix: Tensor) -> None:
-    """Lets a linear flow on D dimensions start as z' = A z in the first C of them, if it can.
+    """Initializes a linear flow on D dimensions, approximately, as z' = A z in the first C.
 
-    A's complex pairs become pairs of the flow, its real modes real modes or, where there are none
-    left, slow pairs together with a dimension that A says nothing about. A flow of real spectrum
-    keeps the decay of a pair and loses its turning. Dimensions beyond C keep what they started
-    with. What cannot be had exactly is approximated: this is a start, not a result.
+    Complex pairs of A become pairs of the flow. Real modes become real modes or, if there are too
+    few of these, slow pairs together with an unused dimension. A flow of real spectrum takes the
+    decay rate of a pair and loses its rotation. Modes of the other dimensions remain.
 
-    In two dimensions without further ones the sense of rotation is settled here, once and for all:
-    neither eigenvectors with positive pivots nor coupling networks can turn it round later.
+    If D is 2, the direction of rotation is decided here: neither eigenvectors with positive pivots
+    nor coupling networks can reverse it later.
 
     Args:
         linear: Changed in place.
         matrix: (C, C) with C <= D.
     """
-    modes = _eigenmodes(matrix.cpu().double())
-    turning = [mode for mode in modes if mode[1] != 0]
-    if linear.n_pairs < len(turning):
+    modes = _compute_modes(matrix.cpu().double())
+    pair_modes = [mode for mode in modes if mode[1] != 0]
+    if linear.n_pairs < len(pair_modes):
         modes = [part for mode in modes for part in _split_pair(mode)]
-        turning = []
-    straight = [mode for mode in modes if mode[1] == 0]
+        pair_modes = []
+    real_modes = [mode for mode in modes if mode[1] == 0]
     size, n_pairs = linear.latent_dim, linear.n_pairs
-    spare = list(torch.eye(size, dtype=torch.float64)[len(matrix) :])
+    unused_axes = list(torch.eye(size, dtype=torch.float64)[len(matrix) :])
 
-    def wide(vector: Tensor) -> Tensor:
+    def pad(vector: Tensor) -> Tensor:
         return torch.cat([vector, vector.new_zeros(size - len(vector))])
 
-    rates = linear.rates.detach().cpu().double()
-    frequencies = linear.frequencies.detach().cpu().double()
+    rates = linear.rates.detach().to("cpu", torch.float64, copy=True)
+    frequencies = linear.frequencies.detach().to("cpu", torch.float64, copy=True)
     first: list[Tensor] = []
     second: list[Tensor] = []
     singles: list[Tensor] = []
-    single_rates: list[float] = []
-    n_singles = size - 2 * n_pairs
-    while straight and len(singles) < n_singles:
-        rate, _, vector, _ = straight.pop(0)
-        singles.append(wide(vector))
-        single_rates.append(rate)
+    while real_modes and len(singles) < linear.n_real:
+        rate, _, vector, _ = real_modes.pop(0)
+        rates[n_pairs + len(singles)] = rate
+        singles.append(pad(vector))
     for k in range(n_pairs):
-        if turning:
-            rate, frequency, real, imaginary = turning.pop(0)
-            pair = wide(real), wide(imaginary)
+        if pair_modes:
+            rate, frequency, real, imaginary = pair_modes.pop(0)
+            pair = pad(real), pad(imaginary)
             rates[k], frequencies[k] = rate, frequency
-        elif straight:
-            rate, _, vector, _ = straight.pop(0)
+        elif real_modes:
+            rate, _, vector, _ = real_modes.pop(0)
             rates[k] = rate
             frequencies[k] = 0.1 * frequencies[k]
-            if spare:
-                pair = wide(vector), spare.pop(0)
+            if unused_axes:
+                pair = pad(vector), unused_axes.pop(0)
             else:
-                other = straight.pop(0)
+                other = real_modes.pop(0)
                 rates[k] = (rate + other[0]) / 2
-                pair = wide(vector), wide(other[2])
+                pair = pad(vector), pad(other[2])
         else:
-            pair = spare.pop(0), spare.pop(0)
+            pair = unused_axes.pop(0), unused_axes.pop(0)
         first.append(pair[0])
         second.append(pair[1])
-    while len(singles) < n_singles:
-        single_rates.append(float(rates[n_pairs + len(singles)]))
-        singles.append(spare.pop(0))
-    for k, rate in enumerate(single_rates):
-        rates[n_pairs + k] = rate
+    singles += unused_axes  # these keep their rates
     _assign_modes(
         linear, rates, frequencies, torch.stack([*first, *second, *singles], 1), len(matrix)
     )
 
 
 def linear_base(flow: Flow) -> LinearFlow | None:
-    """The linear flow behind a closed form, or None."""
+    """Returns the linear flow of a closed form, or None."""
     base = flow.base if isinstance(flow, MorphFlow) else flow
     return base if isinstance(base, LinearFlow) else None
 
 
-def _eigenmodes(matrix: Tensor) -> list[_Mode]:
-    """Eigenvalues a + ib with b >= 0, slowest decay first, and unit vectors of their planes."""
+def _compute_modes(matrix: Tensor) -> list[_Mode]:
+    """Returns eigenvalues a + ib with b >= 0, slowest decay first, and vectors of their planes."""
     values, vectors = torch.linalg.eig(matrix)
     size = float(values.abs().max().clamp(min=1e-12))
     modes: list[_Mode] = []
     for k in values.real.argsort(descending=True).tolist():
         rate, frequency = float(values[k].real), float(values[k].imag)
         if frequency < -1e-9 * size:
-            continue  # the other half of a pair
+            continue  # the conjugate of another one
         vector = vectors[:, k]
         if frequency <= 1e-9 * size:
             modes.append((rate, 0.0, vector.real / vector.real.norm(), vector.real))
             continue
-        # x' = A x turns Re v towards -Im v for a + ib.
+        # For a + ib, x' = A x rotates Re v towards -Im v.
         real, imaginary = vector.real, -vector.imag
         modes.append(
             (rate, frequency, real / vector.abs().norm(), imaginary / vector.abs().norm())
@@ -136,6 +130,7 @@ def _eigenmodes(matrix: Tensor) -> list[_Mode]:
 
 
 def _split_pair(mode: _Mode) -> list[_Mode]:
+    """Returns two real modes in place of a pair."""
     rate, frequency, first, second = mode
     if frequency == 0:
         return [mode]
@@ -146,19 +141,21 @@ def _split_pair(mode: _Mode) -> list[_Mode]:
 def _assign_modes(
     linear: LinearFlow, rates: Tensor, frequencies: Tensor, vectors: Tensor, n_known: int
 ) -> None:
-    """Writes eigenvalues and, as far as L U with positive pivots allows, eigenvectors."""
+    """Assigns eigenvalues and, if they are L U with positive pivots, eigenvectors."""
     # The slowest decay of a stable flow is an e-fold in ten times the longest trajectory.
     rates = rates.clamp(max=-0.1 if linear.stable else _MAX_GROWTH)
-    n = linear.n_pairs
-    signs, lower, upper = _factor_eigenvectors(vectors, n_known, n)
     if linear.stable:
-        linear.rate_parameter.copy_((-rates - 1e-3).clamp(min=0).sqrt())
+        linear.rate_parameter.copy_((-rates - STABILITY_MARGIN).sqrt())
     else:
         linear.rate_parameter.copy_(rates)
-    if lower is None or upper is None or linear.eigenvectors == "identity":
-        linear.frequencies.copy_(frequencies)
+    linear.frequencies.copy_(frequencies)
+    if linear.eigenvectors == "identity":
         return
-    # Columns u, v that turn by b are columns u, -v that turn by -b.
+    n = linear.n_pairs
+    signs, lower, upper = _factor_eigenvectors(vectors, n_known, n)
+    if lower is None or upper is None:
+        return
+    # Columns u, v that rotate by b are columns u, -v that rotate by -b.
     linear.frequencies.copy_(frequencies * signs[:n] * signs[n : 2 * n])
     linear.lower.copy_(lower.tril(-1))
     linear.upper.copy_(upper.triu(1) + upper.diagonal().log().diag())
@@ -167,12 +164,12 @@ def _assign_modes(
 def _factor_eigenvectors(
     vectors: Tensor, n_known: int, n_pairs: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Signs of the columns, and L and U of the signed matrix, or None where a pivot vanishes.
+    """Returns signs of the columns, and L and U of the signed matrix, or None if a pivot is zero.
 
-    A rotation has no first direction, and columns that reach beyond the first
-    `n_known` coordinates may be anything: no state with zeros appended has a part along them. Both
-    can make pivots vanish, so both are moved at random, a few draws are tried, and that of the
-    largest smallest pivot is taken.
+    The two vectors of a pair may be rotated in their plane, and columns with a part outside the
+    first `n_known` coordinates are arbitrary, since states have zeros there. Either choice can
+    make pivots vanish. Several random choices are tried, and that with the largest smallest pivot
+    is returned.
     """
     best: tuple[float, tuple[Tensor, Tensor | None, Tensor | None]]
     best = 1e-3, (torch.ones(len(vectors)).to(vectors), None, None)
@@ -194,7 +191,7 @@ def _factor_eigenvectors(
 
 
 def _eliminate(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gauss without exchanging rows: signs, L and U with a diagonal that is nowhere negative."""
+    """Eliminates without pivoting: returns signs, L, and U with a non-negative diagonal."""
     size = len(vectors)
     lower, upper = torch.eye(size).to(vectors), vectors.clone()
     signs = torch.ones(size).to(vectors)
