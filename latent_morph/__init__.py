@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0.dev0"
 
-# Where each public name lives. Resolved on first use: `import latent_morph` costs nothing, and
-# a user of flows never waits for scikit-learn.
+# The module of each public name. Names are imported on first use, so that `import latent_morph` is
+# fast and flows do not import scikit-learn.
 _HOMES = {
     "CSVLog": "training",
     "Callback": "training",

@@ -1,4 +1,4 @@
-"""Plain fully connected networks, the parts that bijections and vector fields are made of."""
+"""Fully connected networks and dropout."""
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ def mlp(
         width: Units of each hidden layer.
         depth: Number of hidden layers; 0 gives one affine map.
         activation: A name from `ACTIVATIONS`.
-        zero_last: Start with the last layer at zero, so that the network starts as the zero map.
+        zero_last: Initialize the last layer with zeros, so that the network starts as zero.
     """
     check_count("width", width)
     check_count("depth", depth, least=0)
@@ -49,15 +49,15 @@ def mlp(
 
 
 def dropout(x: Tensor, p: float, *, training: bool) -> Tensor:
-    """Zeroes a fraction `p` of the entries of `x`, to the next 256th, and scales the others up.
+    """Zeroes a fraction `p` of the entries of `x`, rounded to 1/256, and scales the others up.
 
-    A random byte decides on an entry: torch's own draws a number for each, which took longer than
-    the layer around it.
+    One random byte per entry is drawn. torch's own dropout draws a float per entry, which took
+    longer than the layer around it.
     """
-    kept = round(256 * (1 - p))
-    if not training or kept == 256:
+    n_kept = round(256 * (1 - p))
+    if not training or n_kept == 256:
         return x
     words = torch.empty(-(-x.numel() // 8), dtype=torch.int64, device=x.device)
     words.random_(torch.iinfo(torch.int64).min, None)
-    keep = words.view(torch.uint8)[: x.numel()].view(x.shape) < kept
-    return x * keep.to(x.dtype).mul_(256 / max(1, kept))
+    keep = words.view(torch.uint8)[: x.numel()].view(x.shape) < n_kept
+    return x * keep.to(x.dtype).mul_(256 / max(1, n_kept))

@@ -1,4 +1,4 @@
-"""Registry: names to recipes, extended at run time, with errors that list what is known."""
+"""Registry: recipes by name; errors list the known names."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
@@ -9,11 +9,11 @@ Recipe = TypeVar("Recipe", bound=Callable[..., Any])
 
 
 class Registry(dict[str, Recipe], Generic[Recipe]):
-    """A dict from names to recipes whose unknown names are answered with the known ones.
+    """A dict from names to recipes, whose error for an unknown name lists the known ones.
 
     Args:
-        kind: What the recipes build, as the parameter of the estimators calls it.
-        recipes: Those known from the start.
+        kind: Name of the estimators' parameter that selects a recipe.
+        recipes: The initial recipes.
     """
 
     def __init__(self, kind: str, recipes: Mapping[str, Recipe]) -> None:
@@ -21,8 +21,7 @@ class Registry(dict[str, Recipe], Generic[Recipe]):
         self.kind = kind
 
     def __missing__(self, name: str) -> Recipe:
-        check_choice(self.kind, name, self)
-        raise KeyError(name)  # unreachable: a missing name is no known choice
+        return self[check_choice(self.kind, name, self)]  # raises
 
     def register(self, name: str, recipe: Recipe) -> None:
         """Adds a recipe under a new name."""

@@ -1,4 +1,4 @@
-"""Reproducible randomness that leaves the caller's random state as it was."""
+"""Reproducible random numbers, without effects on the caller's random state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ import torch
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Runs its body with torch's generator at `seed`, then restores the caller's stream.
+    """Seeds torch's generator within the context and restores its state afterwards.
 
-    With `None` nothing is forked: the body draws from the ambient generator, as any module does.
+    With `None` the context has no effect.
     """
     if seed is None:
         yield
         return
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed GPUs
         yield

@@ -1,4 +1,4 @@
-"""Training: the loop, its settings, and callbacks."""
+"""Training: the loop, its settings, optimizers and callbacks."""
 
 from latent_morph.training.callbacks import (
     AnyCallback,

@@ -32,7 +32,7 @@ SCHEDULES = ("one-cycle", "exponential", "constant")
 
 
 class TrainingError(RuntimeError):
-    """Training met a loss or gradient that is no number; the last good weights are kept."""
+    """Training diverged or a solver failed; the best weights so far are kept."""
 
 
 def train(
@@ -50,24 +50,24 @@ def train(
 
     Args:
         model: The model.
-        loss: What to minimise: `loss(model, examples, step)` on each batch.
-        train_examples: Cases for gradients.
-        val_examples: Cases for `score`, which picks the best epoch; None keeps the last.
+        loss: The loss to minimize, called as `loss(model, examples, step)` on each batch.
+        train_examples: Cases to train on.
+        val_examples: Cases for `score`, which selects the best epoch; None keeps the last.
         score: Higher is better; called in evaluation mode without gradients.
-        settings: How.
-        seed: Of the order of cases and of all that the loss draws.
-        callbacks: Told how it goes, after the checkpoint and the early stopping that `settings`
-            ask for. An exception from one, KeyboardInterrupt too, ends training with the best
-            weights in place and the checkpoint written.
+        settings: Settings of training.
+        seed: Seed of the order of cases and of everything random in the loss.
+        callbacks: Called after the checkpoint and early stopping of `settings`. An exception in
+            one, including KeyboardInterrupt, stops training with the best weights restored and
+            the checkpoint written.
 
     Raises:
         TrainingError: A state, the loss or its gradient was not finite, or a solver failed.
-        FileNotFoundError: There is no folder for the checkpoint.
+        FileNotFoundError: The folder of the checkpoint does not exist.
         ValueError: The checkpoint to resume from is damaged or of another model.
     """
     check_choice("schedule", settings.schedule, SCHEDULES)
     generator = torch.Generator(device=train_examples.inputs.device)
-    all_callbacks = [*_callbacks_of(settings), *as_callbacks(callbacks)]
+    all_callbacks = [*_make_callbacks(settings), *as_callbacks(callbacks)]
     optimizer = make_optimizer(
         model,
         settings.optimizer,
@@ -75,14 +75,14 @@ def train(
         weight_decay=settings.weight_decay,
     )
     state = TrainingState(model, optimizer, np.random.RandomState(seed), settings)
-    with ExitStack() as at_end:
-        at_end.callback(model.zero_grad)
+    with ExitStack() as stack:  # calls in reverse order at the end
+        stack.callback(model.zero_grad)
         if settings.resume:
             state.restore()
         for callback in all_callbacks:
             callback.on_train_begin(state)
-            at_end.callback(callback.on_train_end, state)
-        at_end.callback(state.load_best)  # called first
+            stack.callback(callback.on_train_end, state)
+        stack.callback(state.load_best)
         while not state.finished():
             epoch_seed = seed * 1_000_003 + state.epoch
             generator.manual_seed(epoch_seed)
@@ -101,8 +101,8 @@ def train(
     return state.history
 
 
-def _callbacks_of(settings: Settings) -> list[Callback]:
-    """The callbacks that parameters stand for."""
+def _make_callbacks(settings: Settings) -> list[Callback]:
+    """Returns the callbacks for `checkpoint` and `patience`."""
     callbacks: list[Callback] = []
     if settings.checkpoint is not None:
         callbacks.append(Checkpoint(settings.checkpoint))
@@ -114,7 +114,7 @@ def _callbacks_of(settings: Settings) -> list[Callback]:
 def evaluate(
     model: nn.Module, examples: Examples, score: Callable[[Any, Examples], float]
 ) -> float:
-    """`score` with the model in evaluation mode and no gradients recorded."""
+    """Returns the score, with the model in evaluation mode and without gradients."""
     model.eval()
     with torch.no_grad():
         return score(model, examples)
@@ -123,7 +123,7 @@ def evaluate(
 def _train_epoch(
     state: TrainingState, loss: LossFunction, train_examples: Examples, generator: torch.Generator
 ) -> Row:
-    """One pass over the cases, or as much as the budget allows; the mean losses of it."""
+    """Trains on all cases, or until the budget is spent, and returns the epoch's row."""
     settings = state.settings
     sums: dict[str, float] = {}
     n_cases = 0
@@ -141,7 +141,7 @@ def _train_epoch(
             sums[name] = sums.get(name, 0.0) + value.item() * len(chosen)
         n_cases += len(chosen)
         if state.out_of_time():
-            break  # in the middle of an epoch, if need be: with a slow solver one can take hours
+            break  # within the epoch, which can take hours with a slow solver
     means = {name: value / n_cases for name, value in sums.items()}
     return {
         "epoch": state.epoch,
@@ -152,7 +152,7 @@ def _train_epoch(
 
 
 def _descend(state: TrainingState, total: Tensor, learning_rate: float, where: str) -> None:
-    """One step of the optimiser along the clipped gradient of `total`."""
+    """Takes one step of the optimizer with the clipped gradient of `total`."""
     optimizer, clip = state.optimizer, state.settings.gradient_clip
     optimizer.zero_grad()
     total.backward()
@@ -183,10 +183,10 @@ def _check_finite(name: str, value: Tensor, where: str) -> None:
 def _make_batches(
     examples: Examples, batch_size: int, random: np.random.RandomState
 ) -> list[np.ndarray]:
-    """A random partition of the cases into batches of similar length.
+    """Returns a random partition of the cases into batches of similar length.
 
-    Shuffled pools of some twenty batches are sorted by length and cut, then the batches shuffled:
-    random enough to learn from, and little padding to compute.
+    Shuffled pools of twenty batches are sorted by length and divided, and then the batches are
+    shuffled. This reduces the padding.
     """
     order = random.permutation(len(examples))
     lengths = examples.inputs.lengths.cpu().numpy()
@@ -199,7 +199,7 @@ def _make_batches(
 
 
 def learning_rate_factor(schedule: str, progress: float) -> float:
-    """The fraction of the full learning rate in force after `progress` (0 to 1) of training."""
+    """Returns the factor of the learning rate after `progress` (0 to 1) of training."""
     if schedule == "constant":
         return 1.0
     if schedule == "exponential":

@@ -1,4 +1,4 @@
-"""Optimisers by name, with weight decay only where it makes sense."""
+"""Optimizers by name, with weight decay of matrices only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,15 +19,14 @@ _FUSED = ("adamw", "adam")
 def make_optimizer(
     model: nn.Module, name: str, *, learning_rate: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """An optimiser of the model's parameters in two groups, with and without weight decay.
+    """Returns an optimizer with two groups of parameters, with and without weight decay.
 
     Args:
-        model: Parameters that do not require gradients stay as they are.
-        name: From `OPTIMIZERS`.
-        learning_rate: Of both groups.
-        weight_decay: Of matrices. Eigenvalues, frequencies, norms and biases do not decay: zero
-            is no natural value for them. These are vectors, or a module lists them in its
-            attribute `no_weight_decay`.
+        model: The model; parameters that do not require gradients are left out.
+        name: A name from `OPTIMIZERS`.
+        learning_rate: Learning rate of both groups.
+        weight_decay: Weight decay of matrices. Vectors, such as biases, norms and eigenvalues, and
+            the parameters that a module lists in its attribute `no_weight_decay`, do not decay.
     """
     check_choice("optimizer", name, OPTIMIZERS)
     decayed: list[nn.Parameter] = []

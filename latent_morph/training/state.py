@@ -1,4 +1,4 @@
-"""TrainingState: everything that changes while training, and how it survives an interruption."""
+"""TrainingState: everything that changes during training, and its checkpoints."""
 
 import copy
 import logging
@@ -14,12 +14,12 @@ from latent_morph.training.callbacks import History, Row, Settings
 
 logger = logging.getLogger("latent_morph")
 
-# Since 3 the optimiser has parameter groups, and the best weights are a state dict.
+# Since 3 the optimizer has parameter groups, and the best weights are a state dict.
 CHECKPOINT_VERSION = 3
 
 
 class TrainingState:
-    """What callbacks see as `latent_morph.training.callbacks.Training`."""
+    """The state that callbacks are given as `latent_morph.training.callbacks.Training`."""
 
     def __init__(
         self,
@@ -33,55 +33,55 @@ class TrainingState:
         self.random = random
         self.settings = settings
         self.history = History()
-        self.stop = False  # callbacks may set it
+        self.stop = False  # set by callbacks
         self.best = _copy_weights(model)
         self.begin = time.perf_counter()
         self.earlier_seconds = 0.0  # in earlier, resumed runs
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch under way, from 1."""
+        """The number of the current epoch, from 1."""
         return len(self.history.rows) + 1
 
     def elapsed(self) -> float:
-        """Seconds of training, earlier runs included."""
+        """Returns the seconds of training, including earlier runs."""
         return self.earlier_seconds + time.perf_counter() - self.begin
 
-    def progress(self, part_of_epoch: float) -> float:
-        """0 to 1: by epochs, or by time where the budget will run out first."""
-        progress = (len(self.history.rows) + part_of_epoch) / self.settings.max_epochs
+    def progress(self, epoch_fraction: float) -> float:
+        """Returns the progress, 0 to 1, by epochs or by time, whichever is further."""
+        progress = (len(self.history.rows) + epoch_fraction) / self.settings.max_epochs
         if self.settings.budget is not None:
             progress = max(progress, self.elapsed() / self.settings.budget)
         return min(1.0, progress)
 
     def out_of_time(self) -> bool:
-        """Whether the budget is spent."""
+        """Returns whether the budget is spent."""
         budget = self.settings.budget
         return budget is not None and self.elapsed() >= budget
 
     def finished(self) -> bool:
-        """Whether no further epoch is to be run."""
+        """Returns whether training is complete."""
         rows = self.history.rows
         if len(rows) >= self.settings.max_epochs:
             return True
         return self.stop or (bool(rows) and self.out_of_time())
 
     def end_epoch(self, row: Row) -> None:
-        """Appends the epoch's row, and remembers the weights if they are the best."""
+        """Appends the epoch's row, and keeps the weights if they are the best."""
         self.history.rows.append(row)
         score = row.get("validation_score", math.inf)
-        # Among equals the later one: it has learned longer.
+        # Of equal scores the later epoch is kept, which was trained longer.
         if score >= self.history.best_score or "validation_score" not in row:
             self.history.best_score = score
             self.history.best_epoch = int(row["epoch"])
             self.best = _copy_weights(self.model)
 
     def load_best(self) -> None:
-        """Gives the model its best weights."""
+        """Loads the best weights into the model."""
         self.model.load_state_dict(self.best)
 
     def snapshot(self) -> dict[str, Any]:
-        """All of this as it is now; see `latent_morph.training.callbacks.Training`."""
+        """See `latent_morph.training.callbacks.Training`."""
         kind, keys, position, *_ = self.random.get_state()
         return {
             "version": CHECKPOINT_VERSION,
@@ -104,7 +104,7 @@ class TrainingState:
             content = torch.load(path, weights_only=True, map_location="cpu")
             if content["version"] != CHECKPOINT_VERSION:
                 raise ValueError(f"version must be {CHECKPOINT_VERSION}, got {content['version']}")
-            for name in ("best", "model"):  # loading tells whether they fit
+            for name in ("best", "model"):  # raises if they do not fit
                 _check_dtypes(content[name], self.model.state_dict())
                 self.model.load_state_dict(content[name])
             self.best = content["best"]
@@ -118,7 +118,7 @@ class TrainingState:
                 f"checkpoint must be complete, of this version and of a model with the same "
                 f"parameters, got {path}. Delete it to start over."
             ) from problem
-        logger.info("continuing from %s after epoch %d", path, len(self.history.rows))
+        logger.info("resuming from %s after epoch %d", path, len(self.history.rows))
 
 
 def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -126,7 +126,7 @@ def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _check_dtypes(weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """Refuses weights of another precision, which torch would convert without a word."""
+    """Raises if weights have another dtype, which torch would convert silently."""
     for name, value in expected.items():
         if weights[name].dtype != value.dtype:
             raise ValueError(f"{name} must be of {value.dtype}, got {weights[name].dtype}")
