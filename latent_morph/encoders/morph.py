@@ -81,9 +81,9 @@ class MorphEncoder(Encoder):
         summary = torch.cat([mean_row, torch.cat([start, end], 1) * observed.amax(0)], dim=-1)
         mean, raw_std = self.posterior(summary).chunk(2, dim=-1)
         states = rows.transpose(0, 1)
-        if tokens.index is not None:
+        if tokens.token_of_row is not None:
             # Not `take_along_dim`, which would fix the sizes of an exported program.
-            token = tokens.index.unsqueeze(-1).expand(-1, -1, states.shape[-1])
+            token = tokens.token_of_row.unsqueeze(-1).expand(-1, -1, states.shape[-1])
             states = states.gather(1, token)
         return Encoding(mean, F.softplus(raw_std) + 1e-4, states)
 
@@ -95,13 +95,13 @@ class _Tokens(NamedTuple):
         features: (N, K, F).
         observed: (N, K), False for tokens without an observation, which must change nothing.
         times: (N, K), non-decreasing.
-        index: (N, T) the token of each row; None if tokens are rows.
+        token_of_row: (N, T) the token of each row; None if tokens are rows.
     """
 
     features: Tensor
     observed: Tensor
     times: Tensor
-    index: Tensor | None
+    token_of_row: Tensor | None
 
 
 def _make_row_tokens(values: Tensor, times: Tensor, mask: Tensor) -> _Tokens:
@@ -135,7 +135,7 @@ def _make_pooled_tokens(values: Tensor, times: Tensor, mask: Tensor, pool: int) 
         features=grouped.flatten(2),
         observed=token * pool < count,
         times=torch.where((token + 1) * pool <= count, ends, last),
-        index=rank // pool,
+        token_of_row=rank // pool,
     )
 
 
