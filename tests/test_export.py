@@ -217,7 +217,7 @@ def test_export_rejects_solvers(tmp_path, ode):
     for model in (series, state):
         with pytest.raises(
             ValueError,
-            match="ode must be a closed form to be exported: .*how often a solver steps",
+            match="ode must be a closed form to be exported: .*whose number of steps depends",
         ):
             model.export(tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""SeriesEstimator: what every estimator of series shares, from checking X to training settings."""
+"""SeriesEstimator: the base of all estimators: input checks and training settings."""
 
 from collections.abc import Sequence
 from numbers import Integral
@@ -19,11 +19,11 @@ from latent_morph.training import AnyCallback, Callback, History, ProgressLog, S
 
 
 class SeriesEstimator(PersistentEstimator):
-    """Checks inputs as scikit-learn does and keeps what fitting leaves; subclasses do the rest."""
+    """Validates inputs as scikit-learn does, and makes the settings of training."""
 
-    _noun: ClassVar[str] = "series"  # what a case is called in errors
+    _noun: ClassVar[str] = "series"  # name of a case in errors
 
-    # Parameters that methods here use; each subclass lists them in its own constructor.
+    # Parameters that methods here use, declared by the constructors of subclasses.
     optimizer: str
     learning_rate: float
     weight_decay: float
@@ -47,18 +47,18 @@ class SeriesEstimator(PersistentEstimator):
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "history_")  # set last: an interrupted fit does not count
+        return hasattr(self, "history_")  # set last, so that an interrupted fit does not count
 
     def _validate_series(self, X: Data, *, reset: bool, min_columns: int = 1) -> SeriesBatch:
-        """Converts X; plain tables also go through scikit-learn's own checks.
+        """Converts X; 2-D tables also pass scikit-learn's own checks.
 
-        Values stay in double precision until they are scaled.
+        Values are in double precision until they are scaled.
         """
         table = is_table(X)
         rules: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}
         if table and (reset or self.fitted_on_table_):
             X = validate_data(self, X, reset=reset, ensure_min_features=min_columns, **rules)
-        elif table:  # series, unlike tables, are free to differ in length
+        elif table:  # series may have another length than in `fit`
             X = check_array(X, estimator=self, **rules)
         elif isinstance(X, (list, tuple)) and not len(X):
             raise ValueError(f"X must have at least one {self._noun}, got none")
@@ -66,7 +66,7 @@ class SeriesEstimator(PersistentEstimator):
         if not len(batch):
             raise ValueError(f"X must have at least one {self._noun}, got none")
         if reset:
-            self.__dict__.pop("history_", None)  # what was fitted before no longer holds
+            self.__dict__.pop("history_", None)  # of an earlier fit
             self.fitted_on_table_ = table
             self.n_channels_ = batch.n_channels
             self.n_features_in_ = X.shape[1] if table else batch.n_channels
@@ -79,16 +79,16 @@ class SeriesEstimator(PersistentEstimator):
         return batch
 
     def _validate_training(self) -> int:
-        """Checks parameters that concern training, and returns a seed."""
+        """Checks parameters of training and returns a seed."""
         check_device("device", self.device)
         if self.resume and not isinstance(self.random_state, Integral):
-            # Another seed would hold out other cases, some of them trained on before.
+            # Another seed would validate on cases that were trained on before.
             raise ValueError(
                 f"random_state must be an integer to resume, got {self.random_state!r}"
             )
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _settings(self, batch_size: int) -> Settings:
+    def _make_settings(self, batch_size: int) -> Settings:
         return Settings(
             optimizer=self.optimizer,
             learning_rate=self.learning_rate,
@@ -103,9 +103,9 @@ class SeriesEstimator(PersistentEstimator):
             resume=self.resume,
         )
 
-    def _all_callbacks(self) -> list[AnyCallback]:
-        shown: list[Callback] = [ProgressLog()] if self.verbose else []
-        return [*shown, *(self.callbacks or ())]
+    def _make_callbacks(self) -> list[AnyCallback]:
+        log: list[Callback] = [ProgressLog()] if self.verbose else []
+        return [*log, *(self.callbacks or ())]
 
     def _finish(self, history: History) -> None:
         self.best_epoch_ = history.best_epoch
@@ -113,5 +113,5 @@ class SeriesEstimator(PersistentEstimator):
         self.history_ = history.rows
 
     def _fitted_dtype(self) -> torch.dtype:
-        """That of the model that is there, whatever the parameters were set to since."""
+        """Returns the dtype of the fitted model, whatever `dtype` was set to since."""
         return DTYPES[self._fitted_params["dtype"]]

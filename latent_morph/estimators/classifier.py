@@ -25,11 +25,11 @@ from latent_morph.training import AnyCallback
 
 
 class ClassifierBase(ClassifierMixin, DecodingMixin):
-    """Parameters, label coding and file contents of the two classifiers."""
+    """Parameters, label encoding and file contents of both classifiers."""
 
     _parameters: ClassVar[Mapping[str, Parameter]] = CLASSIFIER
 
-    if TYPE_CHECKING:  # scikit-learn's mixin, which has it, has no types
+    if TYPE_CHECKING:  # scikit-learn's mixin defines it without types
 
         def score(self, X: Data, y: Data, sample_weight: Data = None) -> float: ...
 
@@ -116,17 +116,17 @@ class ClassifierBase(ClassifierMixin, DecodingMixin):
             )
 
     def _encode_labels(self, y: np.ndarray) -> np.ndarray:
-        """Learns `classes_` and returns codes of the shape of `y`."""
+        """Sets `classes_` and returns class codes of the shape of `y`."""
         check_classification_targets(y.ravel())
         self.classes_, codes = np.unique(y, return_inverse=True)
         return codes.reshape(y.shape)
 
     def _class_factors(self, codes: np.ndarray, weight: np.ndarray | None) -> Tensor | None:
-        """(K,) from the codes of all labels and the weights of these."""
+        """Returns class weights (K,) from the codes and weights of all labels."""
         if self.class_weight is None:
             return None
         if self.class_weight == "balanced" and weight is not None:
-            totals = np.bincount(codes, weight)  # scikit-learn takes weights only since 1.7
+            totals = np.bincount(codes, weight)  # scikit-learn accepts weights only since 1.7
             factors = totals.sum() / (len(totals) * totals)
         else:
             labels = self.classes_[codes]
@@ -160,9 +160,9 @@ class ClassifierBase(ClassifierMixin, DecodingMixin):
 class LatentODEClassifier(ClassifierBase):
     """Classifies irregular series, one label each, with a latent ODE.
 
-    Each series is encoded into a belief about its latent start z0, an ODE carries z0 to every time
-    point, and a head reads the class off the trajectory. Unequal lengths, missing channels and
-    arbitrary times need no preparation.
+    Each series is encoded into a posterior over its latent start z0, an ODE moves z0 to every time
+    point, and a head classifies the trajectory. Series may have unequal lengths, missing values
+    and arbitrary times.
 
     Parameters
     ----------
@@ -192,20 +192,20 @@ class LatentODEClassifier(ClassifierBase):
     _head_type = SeriesHead
 
     def fit(self, X: Data, y: Data, sample_weight: Data = None, groups: Data = None) -> Self:
-        """Learns from series and their labels.
+        """Fits the model to series and their labels.
 
         Parameters
         ----------
         X : series
-            Anything `latent_morph.as_series` takes: 2-D or 3-D arrays with NaN, lists of arrays,
+            Anything `latent_morph.as_series` accepts: 2-D or 3-D arrays with NaN, lists of arrays,
             of `(times, values)` or of DataFrames, a `SeriesBatch`.
         y : array-like of shape (n_cases,)
             One label per series.
         sample_weight : array-like of shape (n_cases,), default=None
-            How much each series counts, in scales, loss and validation: 2 is as good as a copy
-            more, 0 as good as its absence. Only their proportions matter.
+            Weight of each series in scales, loss and validation: 2 is equivalent to a second copy,
+            0 to its absence. Only proportions matter.
         groups : array-like of shape (n_cases,), default=None
-            Series of one group are validated on together or learned from together.
+            Series of one group are either all trained on or all validated on.
         """
         self._validate_params()
         self._check_target(y)
@@ -224,12 +224,12 @@ class LatentODEClassifier(ClassifierBase):
         )
 
     def predict_proba(self, X: Data) -> np.ndarray:
-        """Class probabilities of each series.
+        """Returns class probabilities of each series.
 
         Parameters
         ----------
         X : series
-            What was observed.
+            The observations.
 
         Returns
         -------
@@ -241,12 +241,12 @@ class LatentODEClassifier(ClassifierBase):
         return torch.cat(parts).numpy()
 
     def predict(self, X: Data) -> np.ndarray:
-        """The likeliest label of each series.
+        """Returns the most probable label of each series.
 
         Parameters
         ----------
         X : series
-            What was observed.
+            The observations.
 
         Returns
         -------
@@ -257,21 +257,21 @@ class LatentODEClassifier(ClassifierBase):
 
 
 def class_logits(output: LatentOutput) -> Tensor:
-    """The logits of a model that has a head."""
+    """Returns the logits of a model with a head."""
     if output.logits is None:
-        raise ValueError("the model must have a head to read a class from, got none")
+        raise ValueError("output must have logits, got those of a model without a head")
     return output.logits
 
 
 def accuracy(
     model: LatentODE, examples: Examples, class_weight: Tensor | None, batch_size: int
 ) -> float:
-    """Fraction of labels, of series or of time points, that the likeliest class gets right.
+    """Returns the fraction of labels, of series or of time points, that are predicted correctly.
 
-    Labels count as their series and their classes do in training: with balanced classes it is
-    balanced accuracy.
+    Labels have the weights of their series and classes in training, so that balanced class weights
+    give balanced accuracy.
     """
-    right = total = 0.0
+    correct = total = 0.0
     size = max(batch_size, 256)
     for start in range(0, len(examples), size):
         part = examples[slice(start, start + size)].trim()
@@ -282,7 +282,7 @@ def accuracy(
             weight = weight * class_weight.double()[part.labels.clamp(min=0)]
         if part.weight is not None:
             weight = (weight.t() * part.weight).t()  # labels are (N,) or (N, T)
-        hit = class_logits(model(part.inputs)).argmax(-1) == part.labels
-        right += float((weight * hit).sum())
+        is_correct = class_logits(model(part.inputs)).argmax(-1) == part.labels
+        correct += float((weight * is_correct).sum())
         total += float(weight.sum())
-    return right / total if total else 0.0
+    return correct / total if total else 0.0

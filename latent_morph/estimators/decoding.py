@@ -1,4 +1,4 @@
-"""DecodingMixin: series decoded at any times, forecasts, latent trajectories, new samples."""
+"""DecodingMixin: reconstructions, forecasts, latent trajectories and samples."""
 
 from typing import Any, Literal, overload
 
@@ -15,10 +15,10 @@ from latent_morph.series import Data, SeriesBatch
 
 
 class DecodingMixin(LatentODEBase):
-    """What a fitted latent ODE says of series at any times."""
+    """Methods of a fitted latent ODE that decode series at any times."""
 
     def _query_times(self, times: Data, batch: SeriesBatch) -> Tensor:
-        """Raw query times, (Q,) shared or (N, Q), to scaled ones (N, Q)."""
+        """Scales query times, (Q,) shared or (N, Q), to (N, Q)."""
         raw, starts = as_query_times("times", times), batch.times[:, 0]
         if raw.ndim not in (1, 2) or (raw.ndim == 2 and len(raw) != len(starts)):
             raise ValueError(
@@ -54,15 +54,15 @@ class DecodingMixin(LatentODEBase):
         Parameters
         ----------
         X : series
-            What was observed.
+            The observations.
         times : array-like of shape (Q,) or (n_cases, Q), default=None
-            When to decode, in the units of the data; the series' own times by default.
+            Query times, in the units of the data; the series' own times by default.
         n_samples : int, default=32
-            Draws from the posterior behind the mean and the standard deviation, alike for every
-            series and every call. 0 decodes the posterior's mean, and the standard deviation is
-            that of the noise alone.
+            Number of draws from the posterior for the mean and the standard deviation, the same
+            for every series and call. 0 decodes the posterior's mean, and the standard deviation
+            is that of the noise alone.
         return_std : bool, default=False
-            Also return the standard deviation: spread of the draws and observation noise together.
+            Also return the standard deviation, of the draws and the observation noise together.
 
         Returns
         -------
@@ -78,7 +78,7 @@ class DecodingMixin(LatentODEBase):
         means, deviations = [], []
         for chosen, part in self._scaled_parts(batch):
             times_of_part = part.times if query is None else query[chosen].to(self.device)
-            mean, std = self._moments(part, times_of_part, n_samples)
+            mean, std = self._compute_moments(part, times_of_part, n_samples)
             means.append(mean.cpu())
             deviations.append(std.cpu())
         mean = self.scaler_.inverse_values(torch.cat(means).double())
@@ -111,14 +111,14 @@ class DecodingMixin(LatentODEBase):
         n_samples: int = 32,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Decodes each series `ahead` of its own last time.
+        """Decodes each series at times after its own last one.
 
         Parameters
         ----------
         X : series
-            What was observed.
+            The observations.
         ahead : array-like of shape (Q,)
-            Times after the last one of each series.
+            Times since the last one of each series.
         n_samples, return_std
             As in `reconstruct`.
         """
@@ -130,14 +130,14 @@ class DecodingMixin(LatentODEBase):
         return self.reconstruct(batch, times, n_samples=n_samples, return_std=return_std)
 
     def latent_trajectory(self, X: Data, times: Data = None) -> np.ndarray:
-        """The latent state of each series at any times: the ODE from the posterior's mean.
+        """Returns the latent states of each series at any times, from the posterior's mean.
 
         Parameters
         ----------
         X : series
-            What was observed.
+            The observations.
         times : array-like of shape (Q,) or (n_cases, Q), default=None
-            When, in the units of the data; the series' own times by default.
+            Query times, in the units of the data; the series' own times by default.
 
         Returns
         -------
@@ -158,17 +158,17 @@ class DecodingMixin(LatentODEBase):
         return answer.numpy()
 
     def sample(self, n_cases: int, times: Data, *, random_state: Any = None) -> np.ndarray:  # noqa: ANN401
-        """Draws new series from the model: z0 from the prior, then flow, decoder and noise.
+        """Draws new series: z0 from the prior, decoded along its trajectory, plus noise.
 
         Parameters
         ----------
         n_cases : int
-            How many.
+            Number of series.
         times : array-like of shape (Q,)
-            When, counted from the start of a series (from the earliest training time if
+            Times since the start of a series (since the earliest training time if
             `time_origin="absolute"`).
         random_state : int, RandomState instance or None, default=None
-            Source of the draws.
+            Seed or source of the draws.
 
         Returns
         -------
@@ -184,13 +184,16 @@ class DecodingMixin(LatentODEBase):
         generator = torch.Generator(device=self.device).manual_seed(seed)
         with torch.inference_mode():
             z0 = torch.randn(n_cases, self.latent_dim, generator=generator, device=self.device)
-            z0 = z0.to(self._fitted_dtype())  # drawn alike in either
+            z0 = z0.to(self._fitted_dtype())  # the same draws in both precisions
             emission = self.model_.decoder(self.model_.flow(z0, elapsed.to(self.device)))
             noise = torch.randn(emission.mean.shape, generator=generator, device=self.device)
             drawn = emission.mean + emission.std * noise
         return self.scaler_.inverse_values(drawn.cpu().double()).numpy()
 
-    def _moments(self, part: SeriesBatch, query: Tensor, n_samples: int) -> tuple[Tensor, Tensor]:
+    def _compute_moments(
+        self, part: SeriesBatch, query: Tensor, n_samples: int
+    ) -> tuple[Tensor, Tensor]:
+        """Returns mean and standard deviation (N, Q, C) of the decoded draws, in scaled units."""
         model = self.model_
         with torch.inference_mode():
             encoding = model.encoder(part)
@@ -198,8 +201,8 @@ class DecodingMixin(LatentODEBase):
                 emission = model.decoder(model.flow(encoding.mean, query))
                 return emission.mean, emission.std.expand_as(emission.mean)
             mean = squares = torch.zeros(())
-            # Welford's update: a difference of mean squares would leave little but rounding of a
-            # small variance.
+            # Welford's update, since a difference of mean squares loses a small variance to
+            # rounding.
             for count, noise in enumerate(self._posterior_noise(n_samples), start=1):
                 z0 = encoding.mean + encoding.std * noise
                 emission = model.decoder(model.flow(z0, query))
@@ -209,13 +212,13 @@ class DecodingMixin(LatentODEBase):
             return mean, (squares / n_samples + emission.std.square()).sqrt()
 
     def _posterior_noise(self, n_samples: int) -> Tensor:
-        """(n_samples, D) the same for every case, so that its place in a batch does not matter."""
+        """Returns (n_samples, D) draws for all cases, so that batches do not affect results."""
         generator = torch.Generator(device=self.device).manual_seed(0)
         noise = torch.randn(n_samples, self.latent_dim, generator=generator, device=self.device)
         return noise.to(self._fitted_dtype())
 
     def _posterior_means(self, X: Data) -> np.ndarray:
-        """(N, D) posterior means of z0."""
+        """Returns (N, D) posterior means of z0."""
         with torch.inference_mode():
             means = [
                 self.model_.encoder(part.trim()).mean.cpu()

@@ -1,4 +1,4 @@
-"""DynamicsRegressor: a few trajectories in, an ODE out, rolled out from any start."""
+"""DynamicsRegressor: learns an ODE from trajectories and rolls it out from any start."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,14 +39,14 @@ from latent_morph.seeding import seeded
 from latent_morph.series import SCALES, Data, Examples, SeriesBatch, SeriesScaler
 from latent_morph.training import AnyCallback, History, Settings, train
 
-# What an ODE takes where nothing is asked for: wider than latent flows, since no decoder follows.
+# Default options of ODEs, with wider networks than in latent flows, since there is no decoder.
 ODE_DEFAULTS: dict[str, dict[str, Any]] = {
     name: {"inn": {"blocks": 4, "width": 64}} for name in ("morph", "morph-real", "morph-stable")
 } | {"morph-neural": {"inn": {"blocks": 4, "width": 64}, "method": "rk4"}}
-# Flows that know what a stable base and a goal are.
+# Flows that support `stable` and `goal`.
 _LINEAR_BASE = ("morph", "morph-real", "morph-stable", "linear")
 
-# Its own parameters, and others' that mean something else here.
+# Its own parameters, and shared ones that have another meaning here.
 PARAMETERS: dict[str, Parameter] = TRAINING | {
     "ode": LATENT["ode"]._replace(
         meaning="Name of a flow in `latent_morph.FLOWS`, or a recipe `(dim, **options) -> Flow`."
@@ -54,9 +54,8 @@ PARAMETERS: dict[str, Parameter] = TRAINING | {
     "ode_options": Parameter(
         [dict, None],
         "dict or None",
-        "Options of the flow. None takes, for the `morph` family, four coupling blocks of 64 "
-        'units, and for `"morph-neural"` also `rk4` for its base; for the others their own '
-        "defaults.",
+        "Options of the flow. None gives the `morph` family four coupling blocks of 64 units, "
+        '`"morph-neural"` also `rk4` for its base, and other flows their own defaults.',
     ),
     "augment": Parameter(
         [COUNT_OR_ZERO, None],
@@ -67,21 +66,21 @@ PARAMETERS: dict[str, Parameter] = TRAINING | {
     "stable": Parameter(
         ["boolean"],
         "bool",
-        "Asymptotically stable by construction: every trajectory ends at `equilibrium_`, from "
-        "wherever it starts. Needs an ODE with a linear base.",
+        "Make the ODE asymptotically stable by construction: every trajectory converges to "
+        "`equilibrium_`. Requires an ODE with a linear base.",
     ),
     "goal": Parameter(
         ["array-like", StrOptions({"ends"}), None],
         'array-like of shape (n_channels,), "ends" or None',
-        'Where the equilibrium sits, exactly; "ends" for the mean of the last points of the '
-        "trajectories. None lets it be learned. Needs an ODE with a linear base.",
+        'The exact equilibrium; "ends" for the mean of the last points of the trajectories. None '
+        "learns it. Requires an ODE with a linear base.",
     ),
     "scale": Parameter(
         [StrOptions(set(SCALES))],
         '{"standard", "shared", "log", "none"}',
-        "How values are scaled for training, and so which errors count: each channel by its "
-        "standard deviation, all by one number, by their signed logarithm (channels of small or "
-        "widely varying values count as much as others), or not at all.",
+        "Scaling of the values, which determines the weights of errors: each channel by its "
+        "standard deviation, all channels by one number, by their signed logarithm (for channels "
+        "of small or widely varying values), or none.",
     ),
     "loss": Parameter(
         [StrOptions(set(ERRORS))],
@@ -91,8 +90,8 @@ PARAMETERS: dict[str, Parameter] = TRAINING | {
     "restarts": Parameter(
         [COUNT_OR_ZERO],
         "int",
-        "In each step of training, also roll out from so many random points of each trajectory: "
-        "each is a start of its own. 0 learns from the trajectories' own starts alone.",
+        "Number of random points of each trajectory that are additional starts in each step of "
+        "training. 0 trains on the trajectories' own starts only.",
     ),
     "start_noise": Parameter(
         [NOT_NEGATIVE],
@@ -102,17 +101,16 @@ PARAMETERS: dict[str, Parameter] = TRAINING | {
     "start_spread": Parameter(
         [NOT_NEGATIVE],
         "float",
-        "Standard deviation of shifts of the starts in training, in scaled units, that the rest "
-        "of the trajectory follows by less and less up to nothing at its end: what somebody would "
-        "have demonstrated who began a little further off and aimed at the same goal. For few "
-        "demonstrations of a motion with a goal.",
+        "Standard deviation of random shifts of the starts in training, in scaled units. The rest "
+        "of the trajectory is shifted by less and less, to nothing at its end, like another "
+        "demonstration with the same goal. For few demonstrations of a motion.",
     ),
     "spread_fade": Parameter(
         [POSITIVE, StrOptions({"measured"})],
         'float or "measured"',
-        "How fast such a shift fades: after a fraction s of the time, (1 - s) to this power is "
-        "left of it. 1 fades evenly; with 4 the motion soon joins the others. By default the "
-        "power is measured: how those training trajectories that start apart come together.",
+        "How fast such a shift fades: after a fraction s of the time, (1 - s) to this power "
+        "remains. 1 fades evenly, 4 quickly. By default the power is estimated from the "
+        "differences between training trajectories.",
     ),
     "velocity_weight": Parameter(
         [NOT_NEGATIVE],
@@ -122,29 +120,29 @@ PARAMETERS: dict[str, Parameter] = TRAINING | {
     "linear_start": Parameter(
         ["boolean"],
         "bool",
-        "Let a linear base start as the least-squares fit to finite differences of the data.",
+        "Initialize a linear base with the least-squares fit to finite differences of the data.",
     ),
     "max_epochs": TRAINING["max_epochs"]._replace(
-        meaning="Steps of training. All trajectories are in every step."
+        meaning="Largest number of steps of training, each on all trajectories."
     ),
     "budget": TRAINING["budget"]._replace(
-        meaning="Seconds after which training ends, refitting included."
+        meaning="Largest number of seconds of training, including the refit."
     ),
     "patience": TRAINING["patience"]._replace(
-        meaning="End when so many steps brought no better validation score."
+        meaning="Number of steps without a better validation score after which training stops."
     ),
     "validation_fraction": TRAINING["validation_fraction"]._replace(
-        meaning="Fraction of the trajectories held out to choose the best step, at least one "
-        "where there are three or more. 0 keeps the last step."
+        meaning="Fraction of the trajectories held out to select the best step, at least one of "
+        "three or more. 0 keeps the last step."
     ),
     "refit": Parameter(
         ["boolean"],
         "bool",
-        "Where trajectories were held out, train anew on all of them for as many steps as were "
-        "best. Callbacks see two runs then.",
+        "If trajectories were held out, train again on all of them, up to the best step. "
+        "Callbacks are then called for two runs.",
     ),
     "dtype": TRAINING["dtype"]._replace(
-        meaning="Precision of training; answers have double precision in any case."
+        meaning="Precision of training; predictions have double precision."
     ),
 }
 
@@ -153,9 +151,9 @@ PARAMETERS: dict[str, Parameter] = TRAINING | {
 class DynamicsRegressor(SeriesEstimator):
     """Learns an autonomous ODE from trajectories and rolls it out from new starts.
 
-    `predict` gives trajectories from any starts at any times, `vector_field` the velocity of any
-    state. With the default ODE, a linear one seen through an invertible network, a roll-out is a
-    closed form, and `stable=True` makes every roll-out end at one point, the goal if one is given.
+    `predict` returns trajectories from any starts at any times, `vector_field` the velocity of any
+    state. With the default ODE, a linear one mapped by an invertible network, roll-outs are in
+    closed form, and `stable=True` makes all of them converge to one point, the goal if given.
 
     Parameters
     ----------
@@ -164,7 +162,7 @@ class DynamicsRegressor(SeriesEstimator):
     Attributes
     ----------
     equilibrium_ : ndarray of shape (n_channels,) or None
-        Where the base's equilibrium is seen; None if the ODE has no linear base.
+        The equilibrium of the ODE; None if it has no linear base.
     {attributes}
 
     Examples
@@ -250,18 +248,18 @@ class DynamicsRegressor(SeriesEstimator):
     # Fitting
 
     def fit(self, X: Data, y: Data = None, sample_weight: Data = None) -> Self:
-        """Learns from trajectories.
+        """Fits the ODE to trajectories.
 
         Parameters
         ----------
         X : trajectories
-            Anything `latent_morph.as_series` takes: irregular times, unequal lengths and gaps are
-            fine. A trajectory is rolled out from its first row without a gap.
+            Anything `latent_morph.as_series` accepts, with irregular times, unequal lengths and
+            missing values. A trajectory is rolled out from its first complete row.
         y : ignored
             For pipelines.
         sample_weight : array-like of shape (n_cases,), default=None
-            How much each trajectory counts, in scales, goal, loss and validation: 2 is as good as
-            a copy more, 0 as good as its absence. Only their proportions matter.
+            Weight of each trajectory in scales, goal, loss and validation: 2 is equivalent to a
+            second copy, 0 to its absence. Only proportions matter.
         """
         self._validate_params()
         seed = self._validate_training()
@@ -271,7 +269,7 @@ class DynamicsRegressor(SeriesEstimator):
             batch = check_trajectories(batch[chosen])
         factors = None if weight is None else torch.from_numpy(weight / weight.mean())
         train_cases, val_cases = split_trajectories(len(batch), self.validation_fraction, seed)
-        settings = self._settings(len(train_cases))
+        settings = self._make_settings(len(train_cases))
         if len(val_cases) and self.refit and self.budget is not None:
             settings = replace(settings, budget=self.budget / 2)
         examples = Examples(batch, weight=factors)
@@ -282,7 +280,7 @@ class DynamicsRegressor(SeriesEstimator):
             settings,
         )
         if len(val_cases) and self.refit:
-            again = replace(
+            refit_settings = replace(
                 settings,
                 batch_size=len(batch),
                 max_epochs=max(1, history.best_epoch),
@@ -290,7 +288,7 @@ class DynamicsRegressor(SeriesEstimator):
                 checkpoint=None,
                 resume=False,
             )
-            self._train(examples, None, seed, again)
+            self._train(examples, None, seed, refit_settings)
         self.n_train_, self.n_val_ = len(train_cases), len(val_cases)
         self._finish(history)
         return self
@@ -302,20 +300,21 @@ class DynamicsRegressor(SeriesEstimator):
         seed: int,
         settings: Settings,
     ) -> History:
-        """Scales, builds and trains from scratch on trajectories in the units of the data."""
+        """Scales the trajectories, and builds and trains a new model."""
         batch, weight = train_examples.inputs, train_examples.weight
         self.scaler_ = SeriesScaler(self.scale).fit(
-            batch, center=self._goal(train_examples), weight=weight
+            batch, center=self._compute_goal(train_examples), weight=weight
         )
         self._remember_params()
         with seeded(seed):
-            self.model_ = self._build().to(self.device, DTYPES[self.dtype])
-        scaled = self._scale(batch)
+            self.model_ = self._build_model().to(self.device, DTYPES[self.dtype])
+        scaled_examples = self._scale_examples(train_examples)
+        scaled = scaled_examples.inputs
         linear = linear_base(self.model_.flow)
         if self.linear_start and linear is not None:
             states, velocity, case = finite_differences(scaled)
-            weight_of_pair = None if weight is None else weight[case]
-            initialize_linear(linear, fit_matrix(states, velocity, weight_of_pair))
+            pair_weight = None if weight is None else weight[case]
+            initialize_linear(linear, fit_matrix(states, velocity, pair_weight))
         fade = self.spread_fade
         if isinstance(fade, str):
             fade = measure_fade(scaled, weight) if self.start_spread else 1.0
@@ -330,20 +329,20 @@ class DynamicsRegressor(SeriesEstimator):
         return train(
             self.model_,
             loss,
-            self._scale_examples(train_examples),
-            None if val_examples is None else self._scale_examples(val_examples),
+            scaled_examples.to(self.device),
+            None if val_examples is None else self._scale_examples(val_examples).to(self.device),
             self._validation_score,
             settings,
             seed=seed,
-            callbacks=self._all_callbacks(),
+            callbacks=self._make_callbacks(),
         )
 
     def _scale_examples(self, raw: Examples) -> Examples:
         weight = None if raw.weight is None else raw.weight.to(DTYPES[self.dtype])
-        return Examples(self._scale(raw.inputs), weight=weight).to(self.device)
+        return Examples(self._scale(raw.inputs), weight=weight)
 
-    def _goal(self, examples: Examples) -> Tensor | None:
-        """(C,) where the equilibrium is to be, in the units of the data, or None."""
+    def _compute_goal(self, examples: Examples) -> Tensor | None:
+        """Returns the goal (C,) in the units of the data, or None."""
         if self.goal is None:
             return None
         if isinstance(self.goal, str):
@@ -368,7 +367,7 @@ class DynamicsRegressor(SeriesEstimator):
             raise ValueError(f"goal must be finite, got {point.tolist()}")
         return point
 
-    def _build(self) -> DynamicsModel:
+    def _build_model(self) -> DynamicsModel:
         dim = self.n_channels_ + (self.n_channels_ if self.augment is None else self.augment)
         options = self.ode_options
         if options is None and isinstance(self.ode, str):
@@ -384,11 +383,11 @@ class DynamicsRegressor(SeriesEstimator):
             if self.stable:
                 options["stable"] = True
             if self.goal is not None and self.ode != "linear":
-                options["goal"] = [0.0] * dim  # the scaler's origin is the goal
+                options["goal"] = [0.0] * dim  # the goal is the origin of scaled values
         return DynamicsModel(resolve_flow(self.ode, options)(dim), self.n_channels_)
 
     def _validation_score(self, model: DynamicsModel, examples: Examples) -> float:
-        """Minus the mean squared error of roll-outs, in the units of the data."""
+        """Returns minus the mean squared error of roll-outs, in the units of the data."""
         output = model(examples.inputs)
         inverse = self.scaler_.inverse_values
         error = inverse(output.states.double()) - inverse(output.target.double())
@@ -399,28 +398,24 @@ class DynamicsRegressor(SeriesEstimator):
         return -float((factor * squares).sum() / factor.sum())
 
     def _finish(self, history: History) -> None:
-        self.model_ = self._to_answering_dtype(self.model_).eval()
-        self.equilibrium_ = self._equilibrium()
+        self.model_ = self.model_.to(self._prediction_dtype()).eval()
+        self.equilibrium_ = self._compute_equilibrium()
         super()._finish(history)
 
     def _new_model(self) -> DynamicsModel:
-        return self._to_answering_dtype(self._build())
+        return self._build_model().to(self._prediction_dtype())
 
     def _program(self) -> Program:
         return dynamics_program(self.model_, self.scaler_)
 
-    def _to_answering_dtype(self, model: DynamicsModel) -> DynamicsModel:
-        # Trained in single precision as a rule, but answers are worth double: starts and goals to
-        # the digit.
-        return model.to(self._answering_dtype())
-
-    def _answering_dtype(self) -> torch.dtype:
+    def _prediction_dtype(self) -> torch.dtype:
+        # Double precision, whatever that of training, so that starts and goals are exact.
         return torch.float32 if self.device.startswith("mps") else torch.float64
 
     def _to_model(self, values: Tensor) -> Tensor:
-        return values.to(self.device, self._answering_dtype())
+        return values.to(self.device, self._prediction_dtype())
 
-    def _equilibrium(self) -> np.ndarray | None:
+    def _compute_equilibrium(self) -> np.ndarray | None:
         flow = self.model_.flow
         with torch.no_grad():
             if isinstance(flow, MorphFlow) and isinstance(flow.base, LinearFlow):
@@ -438,7 +433,7 @@ class DynamicsRegressor(SeriesEstimator):
         return self.scaler_.transform(batch).to(dtype=DTYPES[self.dtype])
 
     def _states(self, name: str, states: Data) -> Tensor:
-        """(..., C) in scaled units from states in the units of the data."""
+        """Checks states (..., C) in the units of the data and scales them."""
         try:
             raw = np.asarray(states, dtype=np.float64)
         except (TypeError, ValueError) as problem:
@@ -452,7 +447,8 @@ class DynamicsRegressor(SeriesEstimator):
             raise ValueError(f"{name} must be finite, got NaN or infinity")
         return self._to_model(self.scaler_.transform_values(torch.from_numpy(raw)))
 
-    def _elapsed(self, times: Data, batch: torch.Size) -> Tensor:
+    def _scale_elapsed(self, times: Data, batch: torch.Size) -> Tensor:
+        """Checks times since the start, (Q,) or (*batch, Q), and scales them."""
         raw = as_query_times("times", times)
         if raw.ndim == 0 or (raw.ndim > 1 and raw.shape[:-1] != batch):
             raise ValueError(
@@ -461,25 +457,25 @@ class DynamicsRegressor(SeriesEstimator):
             )
         return self._to_model(raw / self.scaler_.time_scale_)
 
-    # Answers
+    # Prediction
 
     def predict(self, y0: Data, times: Data = None) -> np.ndarray:
-        """Trajectories from new starts.
+        """Returns trajectories from new starts.
 
         Parameters
         ----------
         y0 : array-like of shape (n_channels,) or (n_cases, n_channels)
-            States at time 0. Without `times`, trajectories in any accepted form instead: each is
-            rolled out from its first row without a gap.
+            States at time 0. Without `times`, trajectories as in `fit` instead: each is rolled out
+            from its first complete row.
         times : array-like of shape (Q,) or (n_cases, Q), default=None
-            Since the start, in the units of the data, in any order; negative ones run backwards.
+            Times since the start, in the units of the data, in any order; they may be negative.
             None takes the trajectories' own times.
 
         Returns
         -------
         ndarray of shape (Q, n_channels) or (n_cases, Q, n_channels)
             In the units of the data. Without `times`, rows beyond the length of a shorter
-            trajectory are NaN, and a 2-D table gets a 2-D answer.
+            trajectory are NaN, and the result is 2-D if `y0` is a 2-D table.
         """
         check_is_fitted(self)
         if times is None:
@@ -491,7 +487,7 @@ class DynamicsRegressor(SeriesEstimator):
                 f"got {tuple(starts.shape)}"
             )
         with torch.no_grad():
-            states = self.model_.roll_out(starts, self._elapsed(times, starts.shape[:-1]))
+            states = self.model_.roll_out(starts, self._scale_elapsed(times, starts.shape[:-1]))
         return self._to_units(states)
 
     def _roll_out_series(self, X: Data) -> np.ndarray:
@@ -507,17 +503,17 @@ class DynamicsRegressor(SeriesEstimator):
                 self._to_model(elapsed),
                 scaled.present.to(self.device),
             )
-        answer = self._to_units(states)
-        answer[~batch.present.numpy()] = np.nan
-        return answer[..., 0] if table else answer
+        result = self._to_units(states)
+        result[~batch.present.numpy()] = np.nan
+        return result[..., 0] if table else result
 
     def _to_units(self, states: Tensor) -> np.ndarray:
         return self.scaler_.inverse_values(states.cpu().double()).numpy()
 
     def vector_field(self, y: Data) -> np.ndarray:
-        """The velocity of each state.
+        """Returns the velocity of each state.
 
-        With zeros appended it is the velocity with which a trajectory that starts there sets out.
+        If zeros are appended, it is the velocity of a trajectory at its start.
 
         Parameters
         ----------
@@ -527,7 +523,7 @@ class DynamicsRegressor(SeriesEstimator):
         Returns
         -------
         ndarray of shape (..., n_channels)
-            In the units of the data a unit of time.
+            In the units of the data per unit of time.
         """
         check_is_fitted(self)
         states = self._states("y", y)
@@ -538,7 +534,7 @@ class DynamicsRegressor(SeriesEstimator):
         ).numpy()
 
     def base_trajectory(self, y0: Data, times: Data) -> np.ndarray:
-        """What the base ODE does behind `predict(y0, times)`, in the base's own coordinates.
+        """Returns the trajectories of the base ODE that `predict(y0, times)` maps to states.
 
         Parameters
         ----------
@@ -548,12 +544,12 @@ class DynamicsRegressor(SeriesEstimator):
         Returns
         -------
         ndarray of shape (Q, dim) or (n_cases, Q, dim)
-            `dim` is n_channels plus the zeros appended; no units.
+            In base coordinates; `dim` is n_channels plus the number of zeros appended.
         """
         check_is_fitted(self)
         flow = self.model_.flow
         starts = self._states("y0", y0)
-        elapsed = self._elapsed(times, starts.shape[:-1])
+        elapsed = self._scale_elapsed(times, starts.shape[:-1])
         with torch.no_grad():
             lifted = self.model_.lift(starts)
             if isinstance(flow, MorphFlow):
@@ -563,12 +559,12 @@ class DynamicsRegressor(SeriesEstimator):
         raise ValueError(f"ode must be of the morph family or 'linear', got {self.ode!r}")
 
     def morph(self, x: Data) -> np.ndarray:
-        """Where points of the base's space are seen.
+        """Maps points from base coordinates to states.
 
         Parameters
         ----------
         x : array-like of shape (..., dim)
-            Points in the base's own coordinates, as `base_trajectory` gives them.
+            Points in base coordinates, as `base_trajectory` returns them.
 
         Returns
         -------
@@ -584,24 +580,24 @@ class DynamicsRegressor(SeriesEstimator):
             return self._to_units(flow.warp(points)[..., : self.n_channels_])
 
     def score(self, X: Data, y: Data = None) -> float:
-        """Minus the mean squared error of roll-outs over all values observed after the starts.
+        """Returns minus the mean squared error of roll-outs, over values after the starts.
 
         Parameters
         ----------
         X : trajectories
-            Each is rolled out from its first row without a gap, at its own times.
+            Each is rolled out from its first complete row, at its own times.
         y : ignored, default=None
             For pipelines.
         """
         check_is_fitted(self)
         batch = self._validate_series(X, reset=False)
         first = start_rows(batch)
-        guess = torch.from_numpy(self._roll_out_series(batch))
-        after = torch.arange(batch.n_times) > first.unsqueeze(1)
-        mask = batch.mask & after.unsqueeze(-1)
+        predicted = torch.from_numpy(self._roll_out_series(batch))
+        is_after = torch.arange(batch.n_times) > first.unsqueeze(1)
+        mask = batch.mask & is_after.unsqueeze(-1)
         if not mask.any():
             raise ValueError("X must have values after the starts of its trajectories, got none")
-        return -float((guess - batch.values)[mask].square().mean())
+        return -float((predicted - batch.values)[mask].square().mean())
 
 
 def check_trajectories(batch: SeriesBatch) -> SeriesBatch:
@@ -610,9 +606,9 @@ def check_trajectories(batch: SeriesBatch) -> SeriesBatch:
     if bool((lengths < 2).any()):
         case = int((lengths < 2).long().argmax())
         raise ValueError(f"trajectory {case} of X must have at least two points, got one")
-    never = ~batch.mask.flatten(0, 1).any(0)
-    if bool(never.any()):
-        channels = never.nonzero().flatten().tolist()
+    is_empty = ~batch.mask.flatten(0, 1).any(0)
+    if bool(is_empty.any()):
+        channels = is_empty.nonzero().flatten().tolist()
         raise ValueError(f"X must have values in every channel, got none in {channels}")
     repeated = (batch.times.diff(dim=1) == 0) & batch.present[:, 1:]
     if bool(repeated.any()):
@@ -622,8 +618,8 @@ def check_trajectories(batch: SeriesBatch) -> SeriesBatch:
             f"got {float(batch.times[case, row]):g} twice"
         )
     first = start_rows(batch)
-    after = torch.arange(batch.n_times) > first.unsqueeze(1)
-    if not bool((batch.observed & after).any()):
+    is_after = torch.arange(batch.n_times) > first.unsqueeze(1)
+    if not bool((batch.observed & is_after).any()):
         raise ValueError(
             "X must have values after the first complete rows of its trajectories, got none"
         )
@@ -631,7 +627,7 @@ def check_trajectories(batch: SeriesBatch) -> SeriesBatch:
 
 
 def start_rows(batch: SeriesBatch) -> Tensor:
-    """(N,) the first complete row of each trajectory, which has to be there."""
+    """Returns (N,) the first complete row of each trajectory; raises if there is none."""
     complete = batch.mask.all(-1).any(1)
     if not bool(complete.all()):
         case = int((~complete).long().argmax())

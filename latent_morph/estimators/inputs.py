@@ -1,4 +1,4 @@
-"""What users hand in: tables or series, query times, weights."""
+"""Conversion and checks of inputs: tables, query times and sample weights."""
 
 import numpy as np
 import torch
@@ -9,19 +9,19 @@ from latent_morph.series import Data, SeriesBatch
 
 
 def is_table(X: Data) -> bool:
-    """Whether X is rows of plain numbers, which scikit-learn knows how to check."""
+    """Returns whether X is a 2-D table of numbers, which scikit-learn can check."""
     if isinstance(X, (SeriesBatch, Tensor)):
         return False
     if hasattr(X, "ndim"):
         return X.ndim < 3 and not (X.ndim == 1 and X.dtype == object)
-    if isinstance(X, (list, tuple)) and not X:
-        return False
-    if isinstance(X, (list, tuple)):
-        # Nested lists may be a table; arrays in a list are series that happen to be equally long.
-        return all(isinstance(row, list) and len(row) == len(X[0]) for row in X) and not any(
-            np.ndim(cell) for row in X for cell in row
-        )
-    return True
+    if not isinstance(X, (list, tuple)):
+        return True
+    # Nested lists may be a table; arrays in a list are series, even of equal length.
+    return (
+        len(X) > 0
+        and all(isinstance(row, list) and len(row) == len(X[0]) for row in X)
+        and not any(np.ndim(cell) for row in X for cell in row)
+    )
 
 
 def as_query_times(name: str, times: Data) -> Tensor:
@@ -45,10 +45,10 @@ def as_query_times(name: str, times: Data) -> Tensor:
 def select_weighted_cases(
     batch: SeriesBatch, sample_weight: Data, groups: Data
 ) -> tuple[np.ndarray | slice, np.ndarray | None, Data]:
-    """Cases of positive weight, their weights and their groups: weight zero is absence.
+    """Returns the cases of positive weight, their weights and their groups.
 
     Raises:
-        ValueError: There is not one weight, or one group, per case, or no weight is positive.
+        ValueError: The number of weights or groups is not that of cases, or no weight is positive.
     """
     if groups is not None:
         check_consistent_length(batch.values, groups)

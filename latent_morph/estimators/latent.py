@@ -1,4 +1,4 @@
-"""LatentODEBase: building and fitting a latent ODE; subclasses add labels and answers."""
+"""LatentODEBase: builds and fits a latent ODE."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
@@ -23,13 +23,13 @@ from latent_morph.training import train
 
 
 class LatentODEBase(SeriesEstimator):
-    """The shared skeleton; subclasses own their parameters, labels and answers."""
+    """Builds and fits the model; subclasses add parameters, labels and predictions."""
 
     _head_type: ClassVar[type[PointHead] | type[SeriesHead] | None] = None
-    # Options of encoders that differ from the encoders' own defaults.
+    # Options of encoders, in place of the encoders' own defaults.
     _encoder_defaults: ClassVar[dict[str, dict[str, Any]]] = {}
 
-    # Parameters that methods here use; each subclass lists them in its own constructor.
+    # Parameters that methods here use, declared by the constructors of subclasses.
     ode: str | FlowRecipe
     ode_options: dict[str, Any] | None
     encoder: str | EncoderRecipe
@@ -49,7 +49,7 @@ class LatentODEBase(SeriesEstimator):
     compile: bool
 
     def _validate_fitted(self, X: Data) -> SeriesBatch:
-        """The series that a fitted estimator is asked about, in the units of the data."""
+        """Checks that the estimator is fitted, and converts X."""
         check_is_fitted(self)
         return self._validate_series(X, reset=False)
 
@@ -96,9 +96,9 @@ class LatentODEBase(SeriesEstimator):
             examples[train_cases],
             examples[val_cases] if len(val_cases) else None,
             lambda model, part: self._validation_score(model, part, class_weight),
-            self._settings(self.batch_size),
+            self._make_settings(self.batch_size),
             seed=seed,
-            callbacks=self._all_callbacks(),
+            callbacks=self._make_callbacks(),
         )
         self.n_train_, self.n_val_ = len(train_cases), len(val_cases)
         self.model_.eval()
@@ -106,7 +106,7 @@ class LatentODEBase(SeriesEstimator):
         return self
 
     def _scale_target(self, target: SeriesBatch, starts: Tensor) -> SeriesBatch:
-        """The target in scaled units, on the clock of the series that the encoder sees."""
+        """Scales the target, with times relative to the starts of the inputs."""
         scaled = self._scale(target)
         times = self.scaler_.scale_times(target.times, starts)
         return SeriesBatch(scaled.values, times, scaled.mask, scaled.lengths)
@@ -126,7 +126,7 @@ class LatentODEBase(SeriesEstimator):
     def _validation_score(
         self, model: LatentODE, examples: Examples, class_weight: Tensor | None
     ) -> float:
-        """What picks the best epoch, higher being better."""
+        """Returns the score that selects the best epoch; higher is better."""
         raise NotImplementedError
 
     def _n_classes(self) -> int:
@@ -163,17 +163,17 @@ class LatentODEBase(SeriesEstimator):
             recipe = ENCODERS[check_choice("encoder", recipe, ENCODERS)]
         return recipe(n_channels, self.latent_dim, self.hidden_dim, **options)
 
-    # Answers
+    # Prediction
 
     def _scaled_parts(self, batch: SeriesBatch) -> Iterator[tuple[slice, SeriesBatch]]:
-        """Series some at a time, and scaled: memory stays bounded however many there are."""
+        """Yields batches of scaled series, which bounds the memory needed."""
         size = max(self.batch_size, 256)
         for start in range(0, len(batch), size):
             chosen = slice(start, start + size)
             yield chosen, self._scale(batch[chosen]).to(self.device)
 
     def _outputs(self, batch: SeriesBatch) -> Iterator[tuple[slice, LatentOutput]]:
-        """The model's outputs at the series' own times, some series at a time."""
+        """Yields the model's outputs at the series' own times, per batch of series."""
         for chosen, part in self._scaled_parts(batch):
             with torch.inference_mode():
                 yield chosen, self.model_(part.trim())

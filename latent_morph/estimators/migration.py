@@ -1,4 +1,4 @@
-"""Model files of version 0.1, brought up to the present format."""
+"""Upgrades of model files that version 0.1 wrote."""
 
 import re
 from typing import Any
@@ -24,13 +24,13 @@ _RENAMED = {
     "n_validation": "n_val",
     "one_label_a_series": "one_label_per_series",
 }
-# What transformed the first half and the second: our own coupling, and FrEIA's RNVP block.
+# Subnets for the first half and for the second, in `AffineCoupling` and in FrEIA's RNVP block.
 _AFFINE = (("first",), ("second",))
 _RNVP = (("subnet_s2", "subnet_t2"), ("subnet_s1", "subnet_t1"))
 
 
 def upgrade(config: dict[str, Any], tensors: dict[str, Tensor], version: int) -> None:
-    """Changes, in place, what a file of an older format holds."""
+    """Upgrades the content of a file of an older format, in place."""
     if version < 4:
         _upgrade_config(config)
         _upgrade_tensors(tensors)
@@ -51,13 +51,13 @@ def _upgrade_config(config: dict[str, Any]) -> None:
 
 
 def _upgrade_tensors(tensors: dict[str, Tensor]) -> None:
-    """Weights of all blocks used to lie together, (blocks, ...)."""
-    stacked = re.compile(r"(.*)movers\.(\d)\.(\d)\.(\d+)\.(weight|bias)")
-    matches = [match for name in tensors if (match := stacked.fullmatch(name))]
-    with_two_subnets = {match[1] for match in matches if match[3] == "1"}
+    """Separates the weights of blocks, which were stacked as (blocks, ...)."""
+    pattern = re.compile(r"(.*)movers\.(\d)\.(\d)\.(\d+)\.(weight|bias)")
+    matches = [match for name in tensors if (match := pattern.fullmatch(name))]
+    rnvp_prefixes = {match[1] for match in matches if match[3] == "1"}
     for match in matches:
         prefix, half, subnet, layer, kind = match.groups()
-        names = _RNVP if prefix in with_two_subnets else _AFFINE
+        names = _RNVP if prefix in rnvp_prefixes else _AFFINE
         network = names[int(half)][int(subnet)]
         for block, value in enumerate(tensors.pop(match[0])):
             tensors[f"{prefix}blocks.{block}.{network}.{2 * int(layer)}.{kind}"] = value.clone()

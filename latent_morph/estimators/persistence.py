@@ -1,4 +1,4 @@
-"""PersistentEstimator: fitted estimators in files, pickles and exported programs."""
+"""PersistentEstimator: saves, pickles and exports fitted estimators."""
 
 import math
 from pathlib import Path
@@ -22,11 +22,11 @@ from latent_morph.training import History
 class PersistentEstimator(BaseEstimator):
     """Saves, loads, pickles and exports an estimator that has a `model_` and a `scaler_`.
 
-    Weights travel as numbers, and the network is built anew around them from the parameters it was
-    fitted with: whatever reads them needs to trust nothing but the estimator's own class.
+    Only weights are stored. The network is rebuilt from the parameters it was fitted with, so that
+    reading a file executes nothing but the estimator's own class.
     """
 
-    # Ways to read a fitted estimator back are listed, not imported by name from a file.
+    # Classes that files may name; nothing else is imported by name.
     _loadable: ClassVar[dict[str, type["PersistentEstimator"]]] = {}
 
     model_: Any
@@ -46,36 +46,36 @@ class PersistentEstimator(BaseEstimator):
         PersistentEstimator._loadable[cls.__name__] = cls
 
     def _new_model(self) -> nn.Module:
-        """The network as it was before training, from the parameters and what was learned."""
+        """Builds the untrained network from parameters and fitted attributes."""
         raise NotImplementedError
 
     def _finish(self, history: History) -> None:
-        """Sets what is left to set when the model is trained, `history_` last."""
+        """Sets the remaining fitted attributes after training, `history_` last."""
         raise NotImplementedError
 
     def _program(self) -> Program:
-        """The fitted model as a program for `export`."""
+        """Returns the fitted model as a program for `export`."""
         raise NotImplementedError
 
     def _extra_config(self) -> dict[str, Any]:
-        """What a subclass adds to its file."""
+        """Returns what a subclass adds to its file."""
         return {}
 
     def _restore_extra(self, config: dict[str, Any]) -> None:
-        """Reads that back."""
+        """Restores what `_extra_config` returned."""
 
     def _remember_params(self) -> None:
-        """To be called by `fit`: parameters set later say nothing of the model that is there."""
+        """Stores the parameters of the fit, since they may be changed later."""
         self._fitted_params = self.get_params(deep=False) | {"callbacks": None}
 
     def _rebuild_model(self, tensors: dict[str, Tensor]) -> nn.Module:
-        """The network with these weights, from the parameters that it was fitted with."""
-        twin = type(self)(**self._fitted_params)
-        twin.__dict__.update(
+        """Builds the network from the parameters of the fit, with these weights."""
+        estimator = type(self)(**self._fitted_params)
+        estimator.__dict__.update(
             {name: value for name, value in vars(self).items() if name.endswith("_")}
         )
-        with seeded(0), limit_allocation(tensors):  # nobody's random numbers are used up
-            model = twin._new_model()
+        with seeded(0), limit_allocation(tensors):  # draws nothing from the caller's generator
+            model = estimator._new_model()
         for name, expected in model.state_dict().items():
             if name in tensors and tensors[name].dtype != expected.dtype:
                 raise ValueError(f"{name} must be {expected.dtype}, got {tensors[name].dtype}")
@@ -85,12 +85,12 @@ class PersistentEstimator(BaseEstimator):
     # Files
 
     def save(self, path: str | Path) -> Path:
-        """Writes the fitted estimator to one file that holds numbers and text, no code.
+        """Writes the fitted estimator to one file of numbers and text, without code.
 
         Parameters
         ----------
         path : str or Path
-            Where to; an existing file is replaced, whole or not at all.
+            The file, written atomically; an existing one is replaced.
 
         Returns
         -------
@@ -98,7 +98,9 @@ class PersistentEstimator(BaseEstimator):
             The file.
         """
         check_is_fitted(self)
-        return write_model(path, self.model_.state_dict(), self._config() | self._extra_config())
+        return write_model(
+            path, self.model_.state_dict(), self._make_config() | self._extra_config()
+        )
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
@@ -107,10 +109,10 @@ class PersistentEstimator(BaseEstimator):
         Parameters
         ----------
         path : str or Path
-            The file. One that was cut short, changed or written by a newer version is refused
-            with a ValueError, and nothing in it is ever executed.
+            The file. A ValueError is raised if it is truncated, changed or of a newer version.
+            Nothing in it is executed.
         device : str, default="cpu"
-            Where the model goes, whatever it was trained on.
+            Device of the model, whatever it was trained on.
         """
         check_device("device", device)
         tensors, config, version = read_model(path)
@@ -119,7 +121,7 @@ class PersistentEstimator(BaseEstimator):
             kind = PersistentEstimator._loadable[config["estimator"]]
             params = config["params"] | {"device": device, "callbacks": None}
             if "class_weight" in params:
-                params["class_weight"] = _from_json_pairs(params["class_weight"])
+                params["class_weight"] = _pairs_to_dict(params["class_weight"])
             known = kind._get_param_names()
             estimator = kind(**{name: params[name] for name in known if name in params})
             estimator._validate_params()
@@ -137,34 +139,34 @@ class PersistentEstimator(BaseEstimator):
     def export(self, path: str | Path, format: str = "onnx") -> Path:
         """Writes the fitted model as a program that runs without this package.
 
-        Closed forms alone can be exported: `encoder="morph"` and an ODE of the `morph` family with
+        Only closed forms can be exported: `encoder="morph"` and an ODE of the `morph` family with
         a linear base, or `"linear"`. The program works in the units of the data, for any number of
-        series and of times; README says what goes in and comes out.
+        series and of times; the README describes its inputs and outputs.
 
         Parameters
         ----------
         path : str or Path
-            Where to; an existing file is replaced, whole or not at all.
+            The file, written atomically; an existing one is replaced.
         format : {"onnx", "torch"}, default="onnx"
-            ONNX, or what `torch.export.load` reads (name it `.pt2`).
+            ONNX, or a file for `torch.export.load` (name it `.pt2`).
 
         Returns
         -------
         Path
-            The file. Its metadata describe inputs and outputs, and list the classes.
+            The file, whose metadata describe inputs, outputs and classes.
         """
         check_is_fitted(self)
         return write_program(path, self._program(), format)
 
-    def _config(self) -> dict[str, Any]:
-        """What a file says of a fitted estimator beside its weights."""
+    def _make_config(self) -> dict[str, Any]:
+        """Returns what a file holds beside the weights."""
         params = dict(self._fitted_params)
         for name, value in params.items():
             if callable(value):
                 raise ValueError(f"{name} must be a registered name to be saved, got a function")
         if not isinstance(params["random_state"], (int, np.integer, type(None))):
             params["random_state"] = None
-        params["class_weight"] = _json_pairs(params.get("class_weight"))
+        params["class_weight"] = _dict_to_pairs(params.get("class_weight"))
         return {
             "estimator": type(self).__name__,
             "params": params,
@@ -180,7 +182,7 @@ class PersistentEstimator(BaseEstimator):
         }
 
     def _restore(self, config: dict[str, Any]) -> None:
-        """Gives a new estimator what `_config` wrote, its parameters and history excepted."""
+        """Restores what `_make_config` returned, except parameters and history."""
         self.n_channels_ = config["n_channels"]
         self.n_features_in_ = config["n_features_in"]
         self.fitted_on_table_ = config["fitted_on_table"]
@@ -208,12 +210,15 @@ class PersistentEstimator(BaseEstimator):
             self.model_ = self._rebuild_model(weights)
 
 
-def _json_pairs(mapping: Any) -> Any:  # noqa: ANN401
-    """A dict as pairs, since JSON would turn its keys into text."""
+def _dict_to_pairs(mapping: Any) -> Any:  # noqa: ANN401
+    """Converts a dict to pairs, since JSON would convert its keys to strings."""
     if not isinstance(mapping, dict):
         return mapping
-    return [[getattr(key, "item", lambda key=key: key)(), value] for key, value in mapping.items()]
+    return [
+        [key.item() if isinstance(key, np.generic) else key, value]
+        for key, value in mapping.items()
+    ]
 
 
-def _from_json_pairs(pairs: Any) -> Any:  # noqa: ANN401
-    return {key: value for key, value in pairs} if isinstance(pairs, list) else pairs
+def _pairs_to_dict(pairs: Any) -> Any:  # noqa: ANN401
+    return dict(pairs) if isinstance(pairs, list) else pairs

@@ -1,7 +1,7 @@
-"""Fitted models as programs for export: the models' own modules between scalers, to be traced.
+"""Programs for export: modules that wrap fitted models and their scalers, to be traced.
 
-Only closed forms can be exported. A program takes and gives the units of the data, for any number
-of series and of times: scales, padding and missing values are dealt with inside.
+Only closed forms can be exported. Inputs and outputs are in the units of the data, with any number
+of series and times, padding and missing values.
 """
 
 import copy
@@ -17,44 +17,45 @@ from latent_morph.models import DynamicsModel, LatentODE
 from latent_morph.series import SeriesScaler
 
 _SERIES_NOTES = {
-    "values": "in the units of the data; NaN, and whatever mask says is missing, has no effect",
-    "times": "in the units of the data, never falling within a series; NaN at its end is padding",
-    "mask": "what was observed; a row of none is a time point all the same",
+    "values": "in the units of the data; NaN and values outside the mask have no effect",
+    "times": "in the units of the data, non-decreasing within a series; NaN at its end is padding",
+    "mask": "what was observed; a row without any is still a time point",
 }
 
 
 def classifier_program(
     model: LatentODE, scaler: SeriesScaler, classes: np.ndarray, *, answer: str = "series"
 ) -> Program:
-    """`values, times, mask -> probabilities`, as `predict_proba` gives them.
+    """Returns the program `values, times, mask -> probabilities`, like `predict_proba`.
 
     Args:
-        model: Fitted.
+        model: The fitted model.
         scaler: Its scaler.
         classes: (K,) labels.
-        answer: "series" for one per series, "points" for one per time point, NaN then in the
-            padding, "averaged" for the mean of these.
+        answer: "series" for probabilities per series, "points" per time point, with NaN in the
+            padding, or "averaged" for the mean over time points.
     """
     axes = ("N", "T") if answer == "points" else ("N",)
     return Program(
         _Classifier(model, scaler, answer),
-        _series_inputs(scaler),
+        _make_series_inputs(scaler),
         {"probabilities": (*axes, len(classes))},
         _SERIES_NOTES | {"classes": classes.tolist()},
     )
 
 
 def reconstructor_program(model: LatentODE, scaler: SeriesScaler, noise: Tensor) -> Program:
-    """`values, times, mask, query_times -> mean, std`, as `reconstruct` gives them.
+    """Returns the program `values, times, mask, query_times -> mean, std`, like `reconstruct`.
 
     Args:
-        model: Fitted.
+        model: The fitted model.
         scaler: Its scaler.
-        noise: (S, D) the draws behind mean and deviation; none decode the posterior's mean.
+        noise: (S, D) draws for the mean and the standard deviation; with S = 0 the posterior's
+            mean is decoded.
     """
-    inputs = _series_inputs(scaler) | {"query_times": (torch.float64, ("N", "Q"))}
+    inputs = _make_series_inputs(scaler) | {"query_times": (torch.float64, ("N", "Q"))}
     answer = ("N", "Q", len(scaler.mean_))
-    notes = {"query_times": "when to decode, in the units of the data", "n_samples": len(noise)}
+    notes = {"query_times": "in the units of the data", "n_samples": len(noise)}
     return Program(
         _Reconstructor(model, scaler, noise),
         inputs,
@@ -64,7 +65,7 @@ def reconstructor_program(model: LatentODE, scaler: SeriesScaler, noise: Tensor)
 
 
 def dynamics_program(model: DynamicsModel, scaler: SeriesScaler) -> Program:
-    """`y0, times -> states`, as `DynamicsRegressor.predict` gives them."""
+    """Returns the program `y0, times -> states`, like `DynamicsRegressor.predict`."""
     size = len(scaler.mean_)
     return Program(
         _Dynamics(model, scaler),
@@ -77,7 +78,9 @@ def dynamics_program(model: DynamicsModel, scaler: SeriesScaler) -> Program:
     )
 
 
-def _series_inputs(scaler: SeriesScaler) -> dict[str, tuple[torch.dtype, tuple[str | int, ...]]]:
+def _make_series_inputs(
+    scaler: SeriesScaler,
+) -> dict[str, tuple[torch.dtype, tuple[str | int, ...]]]:
     channels = len(scaler.mean_)
     return {
         "values": (torch.float64, ("N", "T", channels)),
@@ -92,8 +95,7 @@ def _prepare_flow(flow: Flow) -> Flow:
     if not isinstance(linear, LinearFlow):
         raise ValueError(
             f"ode must be a closed form to be exported: 'morph', 'morph-real', 'morph-stable' or "
-            f"'linear', got a {type(linear).__name__}: how often a solver steps is found out "
-            f"while it runs, so that there is no fixed program"
+            f"'linear', got a {type(linear).__name__}, whose number of steps depends on the data"
         )
     linear.freeze()
     if isinstance(flow, MorphFlow):
@@ -102,14 +104,13 @@ def _prepare_flow(flow: Flow) -> Flow:
 
 
 class _LatentProgram(nn.Module):
-    """Scaled series and their encoding, by the fitted model's own modules."""
+    """A program that scales and encodes series."""
 
     def __init__(self, model: LatentODE, scaler: SeriesScaler) -> None:
         super().__init__()
         if not isinstance(model.encoder, MorphEncoder):
             raise ValueError(
-                f"encoder must be 'morph' to be exported, got a {type(model.encoder).__name__}: "
-                f"it carries its state from one observation to the next by an ODE of its own"
+                f"encoder must be 'morph' to be exported, got a {type(model.encoder).__name__}"
             )
         self.model = copy.deepcopy(model).cpu()
         self.scaler = scaler
@@ -119,7 +120,7 @@ class _LatentProgram(nn.Module):
     def encode(
         self, values: Tensor, times: Tensor, mask: Tensor
     ) -> tuple[Encoding, Tensor, Tensor]:
-        """The encoding, scaled times (N, T) and which rows are present (N, T)."""
+        """Returns the encoding, scaled times (N, T) and which rows are present (N, T)."""
         present = ~times.isnan()
         mask = mask & present.unsqueeze(-1) & ~values.isnan()
         last = torch.where(present, times, -torch.inf).amax(1, keepdim=True)
@@ -129,7 +130,7 @@ class _LatentProgram(nn.Module):
         return self.model.encoder._encode(values, times, mask), times, present
 
     def trajectory(self, z0: Tensor, times: Tensor) -> Tensor:
-        """The flow without its checks, which look at numbers that a trace does not have."""
+        """Follows the flow without its checks of values, which cannot be traced."""
         return self.flow._trajectory(z0, times.to(self.dtype))
 
 
@@ -142,10 +143,10 @@ class _Classifier(_LatentProgram):
         encoding, times, present = self.encode(values, times, mask)
         trajectory = self.trajectory(encoding.mean, times)
         answer = self.model.head(trajectory, encoding.states, present).softmax(-1)  # type: ignore[misc]
-        inside = present.unsqueeze(-1)
+        mask = present.unsqueeze(-1)
         if self.answer == "averaged":
-            return torch.where(inside, answer, 0.0).sum(1) / inside.sum(1)
-        return torch.where(inside, answer, torch.nan) if self.answer == "points" else answer
+            return torch.where(mask, answer, 0.0).sum(1) / mask.sum(1)
+        return torch.where(mask, answer, torch.nan) if self.answer == "points" else answer
 
 
 class _Reconstructor(_LatentProgram):
@@ -166,7 +167,7 @@ class _Reconstructor(_LatentProgram):
         else:
             z0 = encoding.mean.unsqueeze(1) + encoding.std.unsqueeze(1) * self.noise  # (N, S, D)
             emission = self.model.decoder(self.trajectory(z0, query.unsqueeze(1)))
-            # No operation may be called what an output is: sums instead of means.
+            # Sums, since the name of an operation `mean` would collide with that of the output.
             mean = emission.mean.sum(1) / len(self.noise)
             deviation = emission.mean - mean.unsqueeze(1)
             variance = deviation.square().sum(1) / len(self.noise)

@@ -1,4 +1,4 @@
-"""LatentODEReconstructor: series in, series at any times out; no labels."""
+"""LatentODEReconstructor: reconstructs series at any times, without labels."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -27,9 +27,9 @@ from latent_morph.training import AnyCallback
 
 @documented
 class LatentODEReconstructor(TransformerMixin, DecodingMixin):
-    """Learns the dynamics behind irregular series: fills in, forecasts, compresses, generates.
+    """Interpolates, forecasts, compresses and generates irregular series with a latent ODE.
 
-    `predict` and `reconstruct` decode a series at any times, `transform` gives its latent start,
+    `predict` and `reconstruct` decode a series at any times, `transform` returns its latent start,
     `sample` draws new series.
 
     Parameters
@@ -56,16 +56,16 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
         "keep": Parameter(
             [Interval(Real, 0, 1, closed="right"), None],
             "float or None",
-            "In training, show the encoder a fresh random fraction of each series' rows every "
-            "time, and compare the reconstruction with all of them: learning to fill in. None "
-            "shows everything.",
+            "Fraction of each series' rows that the encoder is given in training, drawn in every "
+            "step, while the reconstruction is compared with all rows: to learn to interpolate. "
+            "None gives all rows.",
         ),
         "target_points": Parameter(
             [COUNT, None],
             "int or None",
-            "In training, where `keep` or `y` make the target more than the inputs, compare the "
-            "reconstruction with about so many random rows of each series at a time: long series "
-            "then cost no more than short ones. None takes all.",
+            "If the target differs from the inputs, by `keep` or `y`, compare the reconstruction "
+            "with about so many random rows of each series in each step of training, which "
+            "limits the cost of long series. None compares with all rows.",
         ),
     }
     _encoder_defaults: ClassVar[dict[str, dict[str, Any]]] = {"morph": {"dropout": 0.0}}
@@ -146,20 +146,20 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
     def fit(
         self, X: Data, y: Data = None, sample_weight: Data = None, groups: Data = None
     ) -> Self:
-        """Learns from series.
+        """Fits the model to series.
 
         Parameters
         ----------
         X : series
-            What the encoder sees; anything `latent_morph.as_series` takes.
+            The encoder's inputs; anything `latent_morph.as_series` accepts.
         y : SeriesBatch or list of (times, values), default=None
-            What is to be reconstructed, if that is more than X: the same series at further times.
-            Anything else is ignored, as scikit-learn's transformers do.
+            Targets of the reconstruction, if not X: the same series at further times. Anything
+            else is ignored, as in scikit-learn's transformers.
         sample_weight : array-like of shape (n_cases,), default=None
-            How much each series counts, in scales, loss and validation: 2 is as good as a copy
-            more, 0 as good as its absence. Only their proportions matter.
+            Weight of each series in scales, loss and validation: 2 is equivalent to a second copy,
+            0 to its absence. Only proportions matter.
         groups : array-like of shape (n_cases,), default=None
-            Series of one group are validated on together or learned from together.
+            Series of one group are either all trained on or all validated on.
         """
         self._validate_params()
         batch = self._validate_series(X, reset=True)
@@ -175,32 +175,32 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
         )
 
     def predict(self, X: Data, times: Data = None) -> np.ndarray:
-        """The series decoded from the posterior's mean at its own or any other times.
+        """Decodes the posterior's mean at the series' own times, or at any others.
 
-        See `reconstruct`, which can also give an uncertainty.
+        `reconstruct` can also return standard deviations.
 
         Parameters
         ----------
         X : series
-            What was observed.
+            The observations.
         times : array-like of shape (Q,) or (n_cases, Q), default=None
-            When to decode; the series' own times by default.
+            Query times; the series' own times by default.
 
         Returns
         -------
         ndarray of shape (n_cases, Q, n_channels)
-            In the units of the data; a 2-D X gets a 2-D answer.
+            In the units of the data; 2-D for a 2-D X.
         """
-        answer = self.reconstruct(X, times, n_samples=0)
-        return answer[..., 0] if is_table(X) else answer
+        mean = self.reconstruct(X, times, n_samples=0)
+        return mean[..., 0] if is_table(X) else mean
 
     def transform(self, X: Data) -> np.ndarray:
-        """The latent start of each series: the posterior's mean.
+        """Returns the latent start of each series: the posterior's mean.
 
         Parameters
         ----------
         X : series
-            What was observed.
+            The observations.
 
         Returns
         -------
@@ -209,35 +209,35 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
         return self._posterior_means(X)
 
     def score(self, X: Data, y: Data = None) -> float:
-        """Minus the mean squared error of the reconstruction, so that higher is better.
+        """Returns minus the mean squared error of the reconstruction.
 
         Parameters
         ----------
         X : series
-            What the encoder sees.
+            The encoder's inputs.
         y : SeriesBatch or list of (times, values), default=None
-            What is to be reconstructed, as in `fit`; X itself by default.
+            Targets of the reconstruction, as in `fit`; X by default.
         """
         check_is_fitted(self)
         batch = self._validate_series(X, reset=False)
-        truth = as_target(y)
-        truth = batch if truth is None else truth
-        check_targets(truth, batch)
-        guess = torch.from_numpy(self.reconstruct(batch, truth.times.numpy(), n_samples=0))
-        return -float((guess - truth.values)[truth.mask].square().mean())
+        target = as_target(y)
+        target = batch if target is None else target
+        check_targets(target, batch)
+        mean = torch.from_numpy(self.reconstruct(batch, target.times.numpy(), n_samples=0))
+        return -float((mean - target.values)[target.mask].square().mean())
 
     def export(self, path: str | Path, format: str = "onnx", *, n_samples: int = 32) -> Path:
         """Writes the fitted model as a program that runs without this package.
 
-        Its answers are those of `reconstruct(X, times, n_samples=n_samples, return_std=True)`.
+        Its outputs are those of `reconstruct(X, times, n_samples=n_samples, return_std=True)`.
 
         Parameters
         ----------
         path, format
             As in `LatentODEClassifier.export`.
         n_samples : int, default=32
-            Draws behind the mean and the standard deviation, computed together: memory grows
-            with their number. 0 decodes the posterior's mean.
+            Number of draws for the mean and the standard deviation. They are computed together,
+            so that memory grows with their number. 0 decodes the posterior's mean.
         """
         check_is_fitted(self)
         noise = self._posterior_noise(check_count("n_samples", n_samples, least=0)).cpu()
@@ -249,7 +249,7 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
         return tags
 
     def get_feature_names_out(self, input_features: Data = None) -> np.ndarray:
-        """Names of what `transform` gives: z0, z1, ...
+        """Returns the names of the outputs of `transform`: z0, z1, ...
 
         Parameters
         ----------
@@ -262,7 +262,7 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
     def _validation_score(
         self, model: LatentODE, examples: Examples, class_weight: Tensor | None
     ) -> float:
-        """Minus the mean squared error, in the units of the data."""
+        """Returns minus the mean squared error, in the units of the data."""
         random = np.random.RandomState(0)
         total = count = 0.0
         size = max(self.batch_size, 256)
@@ -275,21 +275,21 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
             error = model(inputs, target.times).emission.mean - target.values
             error = self.scaler_.inverse_scale(error)
             squares = error[target.mask].square()
-            factor = torch.ones_like(squares)
+            weight = torch.ones_like(squares)
             if part.weight is not None:
-                factor = part.weight.view(-1, 1, 1).expand_as(error)[target.mask]
-            total += float((factor * squares).sum())
-            count += float(factor.double().sum())
+                weight = part.weight.view(-1, 1, 1).expand_as(error)[target.mask]
+            total += float((weight * squares).sum())
+            count += float(weight.double().sum())
         return -total / max(count, 1.0)
 
 
 def as_target(y: Data) -> SeriesBatch | None:
-    """`y` as series if it is any; labels and the like, which transformers ignore, give None."""
+    """Converts `y` to series; labels, which transformers ignore, give None."""
     if isinstance(y, (list, tuple)):
-        labels = not len(y) or np.isscalar(y[0])
+        is_ignored = not len(y) or np.isscalar(y[0])
     else:
-        labels = not isinstance(y, SeriesBatch) and np.asarray(y).ndim < 3
-    if labels:
+        is_ignored = not isinstance(y, SeriesBatch) and np.asarray(y).ndim < 3
+    if is_ignored:
         return None
     return as_series(y, dtype=torch.float64).to("cpu")
 

@@ -1,4 +1,4 @@
-"""Holding out validation cases."""
+"""Splits of cases into training and validation."""
 
 import numpy as np
 from sklearn.model_selection import GroupShuffleSplit
@@ -12,36 +12,37 @@ def split_cases(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits cases into those to train on and those to validate on.
 
-    Whole groups are held out where there are groups; classes keep their proportions where they
-    are large enough. Fewer than ten cases, or a fraction of 0, leave nothing to validate on.
+    Groups are held out as a whole. Classes keep their proportions if they are large enough. Of
+    fewer than ten cases, or with a fraction of 0, none is held out.
     """
-    everything = np.arange(n_cases)
+    all_cases = np.arange(n_cases)
     n_val = min(round(fraction * n_cases), n_cases - 1)
     if groups is not None:
-        check_consistent_length(everything, groups)
+        check_consistent_length(all_cases, groups)
         if fraction > 0 and len(np.unique(groups)) > 1:
             split = GroupShuffleSplit(n_splits=1, test_size=fraction, random_state=seed)
-            train, val = next(split.split(everything, groups=groups))
+            train, val = next(split.split(all_cases, groups=groups))
             return train, val
-        return everything, everything[:0]
+        return all_cases, all_cases[:0]
     if n_val == 0 or n_cases < 10:
-        return everything, everything[:0]
+        return all_cases, all_cases[:0]
     order = np.random.RandomState(seed).permutation(n_cases)
     if strata is not None:
-        # Every k-th of each class keeps proportions. The first is never chosen: no class is lost.
+        # Taking every k-th case in the order of classes keeps proportions. The first case of each
+        # class is never held out, so that training has every class.
         order = order[np.argsort(strata[order], kind="stable")]
-        spare = np.delete(order, np.unique(strata[order], return_index=True)[1])
-        n_val = min(n_val, len(spare))
-        val = spare[np.linspace(0, len(spare) - 1, n_val).round().astype(int)]
-        return np.setdiff1d(everything, val), np.sort(val)
+        candidates = np.delete(order, np.unique(strata[order], return_index=True)[1])
+        n_val = min(n_val, len(candidates))
+        val = candidates[np.linspace(0, len(candidates) - 1, n_val).round().astype(int)]
+        return np.setdiff1d(all_cases, val), np.sort(val)
     return np.sort(order[n_val:]), np.sort(order[:n_val])
 
 
 def split_trajectories(n_cases: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Trajectories to train on and to validate on: at least one, where there are three."""
-    everything = np.arange(n_cases)
+    """Splits trajectories; at least one of three or more is held out."""
+    all_cases = np.arange(n_cases)
     if fraction == 0 or n_cases < 3:
-        return everything, everything[:0]
+        return all_cases, all_cases[:0]
     n_val = min(max(1, round(fraction * n_cases)), n_cases - 1)
     order = np.random.RandomState(seed).permutation(n_cases)
     return np.sort(order[n_val:]), np.sort(order[:n_val])
