@@ -1,4 +1,4 @@
-"""What the adapters to other libraries share: the classifier's parameters and its answers."""
+"""AdaptedClassifier: the common part of adapters to other libraries."""
 
 import abc
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import numpy as np
 from latent_morph.estimators import LatentODEClassifier
 from latent_morph.series import Data
 
-# Enough for another library's tests, which ask for answers and not for good ones.
+# Parameters for other libraries' tests, which do not check the accuracy.
 TINY: dict[str, Any] = {
     "ode": "linear",
     "encoder_options": {"layers": 1},
@@ -23,43 +23,43 @@ TINY: dict[str, Any] = {
 
 
 def constructor(**own: Any) -> Callable[..., None]:  # noqa: ANN401
-    """An `__init__` that stores parameters: an adapter's own, and those of LatentODEClassifier.
+    """Returns an `__init__` that stores the parameters `own` and those of LatentODEClassifier.
 
-    Other libraries read parameters off the signature, so it names each one, with its default. It
-    is made from the classifier's, which the adapters thus cannot fall behind.
+    Other libraries inspect the signature, which therefore lists every parameter with its default.
+    It is derived from the classifier's, so that the two cannot differ.
     """
-    this = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+    first = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
     added = [Parameter(name, Parameter.KEYWORD_ONLY, default=own[name]) for name in own]
-    parameters = Signature([this, *added, *signature(LatentODEClassifier).parameters.values()])
+    parameters = Signature([first, *added, *signature(LatentODEClassifier).parameters.values()])
 
     def __init__(self: AdaptedClassifier, **given: Any) -> None:  # noqa: ANN401
         bound = parameters.bind(self, **given)
         bound.apply_defaults()
         _, *stored = bound.arguments.items()
         vars(self).update(stored)
-        super(AdaptedClassifier, self).__init__()  # the library's base, which comes next
+        super(AdaptedClassifier, self).__init__()  # of the library's base class
 
     __init__.__signature__ = parameters  # type: ignore[attr-defined]
     return __init__
 
 
 class AdaptedClassifier(abc.ABC):
-    """What a library's base class calls; it comes before that class in the list of bases."""
+    """Methods that a library's base class calls; must precede it in the list of bases."""
 
     classifier_: LatentODEClassifier
 
     @abc.abstractmethod
-    def _series(self, X: Data) -> Data:
-        """The library's series in a form that LatentODEClassifier takes."""
+    def _convert(self, X: Data) -> Data:
+        """Converts the library's series to a form that LatentODEClassifier accepts."""
 
     def _fit(self, X: Data, y: np.ndarray) -> Self:
         names = LatentODEClassifier._get_param_names()
         model = LatentODEClassifier(**{name: getattr(self, name) for name in names})
-        self.classifier_ = model.fit(self._series(X), y)
+        self.classifier_ = model.fit(self._convert(X), y)
         return self
 
     def _predict(self, X: Data) -> np.ndarray:
-        return self.classifier_.predict(self._series(X))
+        return self.classifier_.predict(self._convert(X))
 
     def _predict_proba(self, X: Data) -> np.ndarray:
-        return self.classifier_.predict_proba(self._series(X))
+        return self.classifier_.predict_proba(self._convert(X))

@@ -1,4 +1,4 @@
-"""LatentODEClassifier for aeon: its collections in, its base class around."""
+"""LatentODEClassifier with the interface of aeon."""
 
 from typing import Any, ClassVar
 
@@ -20,19 +20,19 @@ __all__ = ["LatentODEClassifier"]
 class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
     """`latent_morph.LatentODEClassifier` as an aeon classifier.
 
-    Takes every collection that aeon knows: unequal lengths, any number of channels, NaN for what
-    is missing. Parameters are those of `latent_morph.LatentODEClassifier` and one more.
+    Accepts all collections of aeon, with unequal lengths, any number of channels, and NaN for
+    missing values. Parameters are those of `latent_morph.LatentODEClassifier` and one more.
 
     Parameters
     ----------
     time_channel : int or None, default=None
-        The channel that holds the times, for aeon's collections have none of their own; it is
-        not classified by otherwise. None has time go 0, 1, 2, ...
+        The channel that holds the times, since aeon's collections have none. It is not used
+        otherwise. With None, times are 0, 1, 2, ...
 
     Attributes
     ----------
     classifier_ : latent_morph.LatentODEClassifier
-        What was fitted, with all that it can do besides.
+        The fitted classifier.
 
     Examples
     --------
@@ -61,8 +61,8 @@ class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
 
     __init__ = constructor(time_channel=None)
 
-    def _series(self, X: list[np.ndarray]) -> list[Any]:
-        """(channels, time) to (time, channels), or (times, values) with a channel of times."""
+    def _convert(self, X: list[np.ndarray]) -> list[Any]:
+        """Converts (channels, time) to (time, channels), or to (times, values)."""
         if self.time_channel is None:
             return [values.T for values in X]
         channel, n_channels = check_count("time_channel", self.time_channel, least=0), len(X[0])

@@ -1,4 +1,4 @@
-"""LatentODEClassifier for sktime: its panels in, its base class around."""
+"""LatentODEClassifier with the interface of sktime."""
 
 from typing import Any, ClassVar
 
@@ -19,16 +19,16 @@ __all__ = ["LatentODEClassifier"]
 class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
     """`latent_morph.LatentODEClassifier` as an sktime classifier.
 
-    Takes every panel that sktime knows: unequal lengths, any number of channels, NaN for what is
-    missing. The index of each series carries its times; where they are no whole numbers, give
-    them as timedeltas or dates, since sktime refuses other numbers.
+    Accepts all panels of sktime, with unequal lengths, any number of channels, and NaN for missing
+    values. The index of each series holds its times; fractional times must be timedeltas or dates,
+    since sktime rejects other numbers.
 
     Parameters are those of `latent_morph.LatentODEClassifier`.
 
     Attributes
     ----------
     classifier_ : latent_morph.LatentODEClassifier
-        What was fitted, with all that it can do besides.
+        The fitted classifier.
 
     Examples
     --------
@@ -61,8 +61,8 @@ class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
 
     __init__ = constructor()
 
-    def _series(self, X: list[pd.DataFrame]) -> list[pd.DataFrame]:
-        """As they are, but for periods, which count from their starts."""
+    def _convert(self, X: list[pd.DataFrame]) -> list[pd.DataFrame]:
+        """Converts periods to the times of their starts."""
         return [
             frame.to_timestamp() if isinstance(frame.index, pd.PeriodIndex) else frame
             for frame in X
@@ -70,5 +70,5 @@ class LatentODEClassifier(AdaptedClassifier, BaseClassifier):
 
     @classmethod
     def get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
-        """Two settings for sktime's own tests, whatever `parameter_set` is."""
+        """Returns two settings for sktime's own tests, whatever `parameter_set` is."""
         return [dict(TINY), TINY | {"ode": "morph", "class_weight": "balanced"}]

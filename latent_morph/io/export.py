@@ -1,4 +1,4 @@
-"""Programs that run without this package: traced modules in ONNX and torch.export files."""
+"""Export of traced modules to ONNX and torch.export files, which run without this package."""
 
 import json
 import logging
@@ -18,20 +18,19 @@ from latent_morph.io.atomic import atomic_path
 from latent_morph.series import Data, as_series
 
 FORMATS = ("onnx", "torch")
-# Sizes of the examples that programs are traced with; none is 1, and no two are the same.
-_TRACED = {"N": 3, "T": 5, "Q": 7}
+# Sizes of the axes of example inputs for tracing: different, and not 1.
+_EXAMPLE_SIZES = {"N": 3, "T": 5, "Q": 7}
 
 
 @dataclass(frozen=True)
 class Program:
-    """A module to write, and how its inputs and outputs are called.
+    """A module to export, with the names and shapes of its inputs and outputs.
 
     Attributes:
-        module: Takes the inputs in their order.
-        inputs: Name of each input to its dtype and its axes: letters for those of any size.
-        outputs: Name of each output to its axes.
-        notes: Further facts for whoever runs it, which JSON can hold; under the name of an input,
-            what it means.
+        module: The module, called with the inputs in their order.
+        inputs: Dtype and axes of each input by name; axes of any size are letters.
+        outputs: Axes of each output by name.
+        notes: Further metadata, serializable as JSON; the meaning of an input under its name.
     """
 
     module: nn.Module
@@ -40,8 +39,8 @@ class Program:
     notes: dict[str, Any]
 
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself, each entry as JSON."""
-        described = {
+        """Returns the metadata of the file, each entry as JSON."""
+        inputs = {
             name: {
                 "dtype": str(dtype).removeprefix("torch."),
                 "shape": axes,
@@ -49,16 +48,16 @@ class Program:
             }
             for name, (dtype, axes) in self.inputs.items()
         }
-        facts = {"inputs": described, "outputs": self.outputs}
-        facts |= {name: fact for name, fact in self.notes.items() if name not in self.inputs}
-        return {name: json.dumps(fact) for name, fact in facts.items()}
+        entries = {"inputs": inputs, "outputs": self.outputs}
+        entries |= {name: note for name, note in self.notes.items() if name not in self.inputs}
+        return {name: json.dumps(entry) for name, entry in entries.items()}
 
 
 def series_inputs(X: Data) -> dict[str, np.ndarray]:
-    """The inputs of an exported program, `values`, `times` and `mask`, for any kind of series.
+    """Returns the inputs `values`, `times` and `mask` of an exported program for series.
 
     Args:
-        X: Anything `latent_morph.as_series` takes.
+        X: Anything `latent_morph.as_series` accepts.
 
     Returns:
         Arrays (N, T, C) float64, (N, T) float64 with NaN in the padding, and (N, T, C) bool.
@@ -72,27 +71,27 @@ def series_inputs(X: Data) -> dict[str, np.ndarray]:
 
 
 def write_program(path: str | Path, program: Program, format: str) -> Path:
-    """Traces a program and writes it to one file, whole or not at all.
+    """Traces a program and writes it to one file, atomically.
 
     Args:
         path: The file.
-        program: What to write.
-        format: "onnx", or "torch" for what `torch.export.load` reads.
+        program: The program.
+        format: "onnx", or "torch" for a file that `torch.export.load` reads.
 
     Raises:
-        ImportError: What writes the format is not installed.
-        ValueError: There is no such format.
+        ImportError: The libraries for the format are not installed.
+        ValueError: The format is unknown.
     """
     check_choice("format", format, FORMATS)
     if format == "onnx":
         _check_onnx()
-    sizes = {name: torch.export.Dim(name) for name in _TRACED}
+    sizes = {name: torch.export.Dim(name) for name in _EXAMPLE_SIZES}
     examples, shapes = [], []
     for dtype, axes in program.inputs.values():
-        shape = [_TRACED[axis] if isinstance(axis, str) else axis for axis in axes]
+        shape = [_EXAMPLE_SIZES[axis] if isinstance(axis, str) else axis for axis in axes]
         examples.append(torch.ones(shape, dtype=dtype))
         shapes.append({i: sizes[axis] for i, axis in enumerate(axes) if isinstance(axis, str)})
-    with _quiet(), torch.no_grad(), atomic_path(path) as temporary:
+    with _silence_logs(), torch.no_grad(), atomic_path(path) as temporary:
         traced = torch.export.export(
             program.module.eval().requires_grad_(False),
             tuple(examples),
@@ -103,19 +102,18 @@ def write_program(path: str | Path, program: Program, format: str) -> Path:
             notes = {"latent_morph.json": json.dumps(program.metadata())}
             torch.export.save(traced, temporary, extra_files=notes)
         else:
-            written = torch.onnx.export(
+            onnx_program = torch.onnx.export(
                 traced,
                 dynamo=True,
                 dynamic_shapes=(*shapes,),
                 verbose=False,
                 input_names=list(program.inputs),
                 output_names=list(program.outputs),
-                custom_translation_table=_translations(),
+                custom_translation_table=_make_translations(),
             )
-            if written is None:
-                raise RuntimeError("torch.onnx.export gave no program")
-            written.model.metadata_props.update(program.metadata())
-            written.save(temporary, external_data=False)
+            assert onnx_program is not None  # only without dynamo
+            onnx_program.model.metadata_props.update(program.metadata())
+            onnx_program.save(temporary, external_data=False)
     return Path(path)
 
 
@@ -129,8 +127,8 @@ def _check_onnx() -> None:
         ) from problem
 
 
-def _translations() -> dict[Any, Callable[..., Any]]:
-    """Functions that onnxruntime knows in single precision only, in terms of others."""
+def _make_translations() -> dict[Any, Callable[..., Any]]:
+    """Returns implementations of functions that onnxruntime has in single precision only."""
     from onnxscript import opset18
 
     op: Any = opset18
@@ -144,8 +142,8 @@ def _translations() -> dict[Any, Callable[..., Any]]:
 
     def softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:  # noqa: ANN401
         scaled = x * op.CastLike(beta, x)
-        grown = op.Log(op.CastLike(1.0, x) + op.Exp(op.Neg(op.Abs(scaled))))
-        return (op.Relu(scaled) + grown) / op.CastLike(beta, x)
+        logarithm = op.Log(op.CastLike(1.0, x) + op.Exp(op.Neg(op.Abs(scaled))))
+        return (op.Relu(scaled) + logarithm) / op.CastLike(beta, x)
 
     aten = torch.ops.aten
     return {
@@ -156,8 +154,8 @@ def _translations() -> dict[Any, Callable[..., Any]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences what torch logs of its own workings, which users cannot act on."""
+def _silence_logs() -> Iterator[None]:
+    """Suppresses warnings and logs of the exporters, which users cannot act on."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnxscript")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

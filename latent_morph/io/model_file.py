@@ -1,8 +1,7 @@
-"""Model files: tensors in safetensors, everything else as JSON in its header; nothing executes.
+"""Model files: tensors in safetensors, and JSON in its header; reading executes no code.
 
-A checksum over all of it tells what was written from what was damaged or edited since. It is no
-signature: whoever forges a file can compute it anew, and still gets no code run and no memory
-filled.
+A checksum detects damage. It is not a signature: a forged file can have a valid one, but can
+neither execute code nor exhaust the memory.
 """
 
 import hashlib
@@ -20,40 +19,41 @@ from torch.overrides import TorchFunctionMode
 from latent_morph.io.atomic import write_bytes_atomic
 
 FORMAT = "latent_morph"
-# Version 0.1 of the package wrote 3; since 4 the blocks of an invertible network have weights of
-# their own, and encoders have options (`latent_morph.estimators.migration`).
+# Version 0.1 of the package wrote 3. Since 4 the weights of blocks are separate, and encoders have
+# options; see `latent_morph.estimators.migration`.
 VERSION = 4
 OLDEST = 3
 
-# What rebuilding a model from a file that holds anything at all may raise.
+# Exceptions that rebuilding a model from a file of arbitrary content may raise.
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def write_model(path: str | Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> Path:
-    """Writes one file, whole or not at all.
+    """Writes one file, atomically.
 
     Raises:
-        ValueError: Something in `config` is neither text, numbers, nor lists and dicts of them.
+        ValueError: `config` holds something else than strings, numbers, and lists and dicts of
+            them.
     """
     safetensors = _import_safetensors()
     text = json.dumps(config, default=_to_json)
-    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     header = {
         "format": FORMAT,
         "version": str(VERSION),
         "config": text,
-        "sha256": checksum(plain, text, VERSION),
+        "sha256": checksum(copies, text, VERSION),
     }
-    return write_bytes_atomic(path, safetensors.torch.save(plain, metadata=header))
+    return write_bytes_atomic(path, safetensors.torch.save(copies, metadata=header))
 
 
 def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any], int]:
-    """Reads what `write_model` wrote: tensors, config, and the version of the format.
+    """Reads tensors, config and the version of the format from a file of `write_model`.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is truncated, changed, from something else, from a newer version, or
-            from one older than version 0.1.
+        FileNotFoundError: The file does not exist.
+        ValueError: The file is truncated, changed, of another format, of a newer version, or of
+            one older than 0.1.
     """
     safetensors = _import_safetensors()
     source = Path(path)
@@ -62,7 +62,7 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any], int
     try:
         with safetensors.safe_open(source, framework="pt") as file:
             header = file.metadata() or {}
-            # Copies are aligned in memory, so that sums are rounded as in the saved model.
+            # Clones are aligned in memory, so that sums are rounded as in the saved model.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
     except (safetensors.SafetensorError, *UNREADABLE) as problem:
         raise ValueError(f"{source} must be a safetensors file, got {problem}") from problem
@@ -92,7 +92,7 @@ def read_model(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any], int
 
 
 def checksum(tensors: Mapping[str, Tensor], config: str, version: int) -> str:
-    """SHA-256 over the version, the config and every tensor with its name, type and shape."""
+    """Returns the SHA-256 of the version, the config, and all tensors, names and shapes."""
     digest = hashlib.sha256()
     for part in (str(version), config):
         digest.update(f"{len(part.encode())}:".encode() + part.encode())
@@ -105,25 +105,25 @@ def checksum(tensors: Mapping[str, Tensor], config: str, version: int) -> str:
 
 @contextmanager
 def limit_allocation(tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Builds modules without memory, and stops whoever builds far more than these tensors.
+    """Context in which modules are built without memory, and not much larger than `tensors`.
 
-    A file is as large as the model in it; only a forged one asks for more. Modules are built on
-    torch's meta device, for `load_state_dict(tensors, assign=True)` to fill.
+    Only a forged file describes a model larger than its tensors. Modules are built on torch's meta
+    device, for `load_state_dict(tensors, assign=True)`.
 
     Raises:
-        ValueError: So much was asked for.
+        ValueError: More was allocated.
     """
-    held = sum(tensor.numel() for tensor in tensors.values())
-    with torch.device("meta"), _AllocationLimit(100_000 + 10 * held):
+    n_elements = sum(tensor.numel() for tensor in tensors.values())
+    with torch.device("meta"), _AllocationLimit(100_000 + 10 * n_elements):
         yield
 
 
 class _AllocationLimit(TorchFunctionMode):
-    """Counts the elements that functions of torch return."""
+    """Counts the elements of tensors that functions of torch return."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
-        self.limit = self.left = limit
+        self.limit = self.remaining = limit
 
     def __torch_function__(
         self,
@@ -134,8 +134,8 @@ class _AllocationLimit(TorchFunctionMode):
     ) -> Any:  # noqa: ANN401
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor):
-            self.left -= result.numel()
-            if self.left < 0:
+            self.remaining -= result.numel()
+            if self.remaining < 0:
                 raise ValueError(
                     f"the model must have at most {self.limit} numbers, ten times what the file "
                     f"holds, got more"
@@ -144,11 +144,11 @@ class _AllocationLimit(TorchFunctionMode):
 
 
 class _VersionError(ValueError):
-    """A file of a version that cannot be read; there is nothing else to say about it."""
+    """The file is of a version that cannot be read."""
 
 
 def _to_json(value: object) -> object:
-    """What NumPy and torch leave among parameters, in the numbers and lists that JSON knows."""
+    """Converts values of NumPy and torch, and paths, to types of JSON."""
     if isinstance(value, (np.generic, np.ndarray, Tensor)):
         return value.tolist()
     if isinstance(value, PurePath):
