@@ -194,4 +194,4 @@ def test_demonstrations_leap_only_under_protocol_leaps(motion):
     )
     assert smooth < 0.4 and leaping > 1  # cm from one of a thousand points to the next
     note = TASKS[motion].load(Request(protocol="leaps")).note
-    assert "where rows are missing positions leap" in note
+    assert "where rows are missing positions jump" in note

@@ -236,7 +236,7 @@ def test_missing_file_gets_stand_in_unless_source_is_real(tmp_path, capsys, monk
     assert run("--dataset", "activity", "--n-cases", "60", out=tmp_path) == 0
     printed = capsys.readouterr()
     assert (
-        "going on with a synthetic stand-in, since no ConfLongDemo_JSI.txt anywhere" in printed.err
+        "using a synthetic stand-in, since no ConfLongDemo_JSI.txt anywhere" in printed.err
     )
     assert "synthetic stand-in" in printed.out
     assert record_in(tmp_path / "activity-morph")["source"] == "synthetic"
@@ -369,7 +369,7 @@ def test_data_home_that_is_no_folder_exits_with_message(tmp_path, capsys):
 
 def test_run_without_arguments_is_first_look(capsys):
     arguments = cli.parse([])
-    assert "No arguments: a first look" in capsys.readouterr().err
+    assert "No arguments: running" in capsys.readouterr().err
     assert (arguments.dataset, arguments.ode, arguments.budget) == ("periodic", "morph", 50)
 
 

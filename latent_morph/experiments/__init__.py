@@ -1,1 +1,1 @@
-"""The runs behind `run_models.py`: tasks, presets, records, figures and the command line."""
+"""Experiments of `run_models.py`: tasks, presets, records, figures and the command line."""

@@ -1,4 +1,4 @@
-"""The command behind `run_models.py`: its arguments, what it prints, and its exit codes."""
+"""The command line of `run_models.py`: arguments, output and exit codes."""
 
 import argparse
 import inspect
@@ -23,9 +23,9 @@ from latent_morph.io.records import new_run_folder, read_json, write_json
 from latent_morph.training import TrainingError
 
 QUICK_CASES, QUICK_EPOCHS = 120, 2
-LEAST_CASES = 20
-# Without any argument: something to see within a minute or so.
-FIRST_LOOK = ["--dataset", "periodic", "--ode", "morph", "--budget", "50"]
+MIN_CASES = 20
+# Arguments of a run without any, which takes about a minute.
+DEFAULT_ARGUMENTS = ["--dataset", "periodic", "--ode", "morph", "--budget", "50"]
 
 
 def build_parser(dataset: str) -> argparse.ArgumentParser:
@@ -36,8 +36,8 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
         description="Train a latent ODE on a data set and report: "
         "`run_models.py --dataset activity --ode morph`.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="Defaults shown are those of the estimator; a preset may set others, and what is "
-        "given here wins.",
+        epilog="Defaults are those of the estimator. A preset may have others; arguments override "
+        "both.",
     )
     run = parser.add_argument_group("run")
     run.add_argument(
@@ -59,21 +59,19 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
         default="default",
         help="our defaults, or the settings of the paper's appendix",
     )
-    run.add_argument(
-        "--quick", action="store_true", help="a few series and epochs, to see everything work"
-    )
+    run.add_argument("--quick", action="store_true", help="a few series and epochs, as a test")
     run.add_argument(
         "--seed",
         type=int,
         default=0,
-        help="of generated data, random splits, start and training; default 0",
+        help="seed of generated data, random splits, initial weights and training; default 0",
     )
     run.add_argument("--out", type=Path, default=Path("runs"), help="folder for results")
     run.add_argument(
         "--resume",
         type=Path,
         metavar="FOLDER",
-        help="continue the interrupted run in this folder, with its own arguments",
+        help="resume the interrupted run in this folder, with its own arguments",
     )
     run.add_argument(
         "--json",
@@ -84,15 +82,14 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
         "--threads",
         type=int,
         default=1,
-        help="of torch; default 1, since the operations are small and more threads wait for each "
-        "other on a busy machine",
+        help="threads of torch; default 1, since operations are small",
     )
     data = parser.add_argument_group("data")
     data.add_argument(
         "--source",
         choices=SOURCES,
         default="auto",
-        help="auto takes the real file, or else a generated stand-in, and says so",
+        help="auto takes the real file, or else a generated stand-in",
     )
     data.add_argument("--data-home", type=Path, help="folder with the data files")
     protocols = "; ".join(f"{name}: {what}" for name, what in task.protocols.items())
@@ -102,8 +99,8 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
         default=next(iter(task.protocols)),
         help=protocols.replace("%", "%%"),
     )
-    data.add_argument("--n-cases", type=int, help="take so many series")
-    # What was not given is absent: the data set or a preset has the default.
+    data.add_argument("--n-cases", type=int, help="number of series")
+    # Arguments that were not given are absent: the data set or a preset has the default.
     absent = argparse.SUPPRESS
     if task.takes_n_times:
         data.add_argument(
@@ -111,7 +108,10 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
         )
     if task.takes_keep:
         data.add_argument(
-            "--keep", type=float, default=absent, help="share of the points that is shown"
+            "--keep",
+            type=float,
+            default=absent,
+            help="fraction of the points that the model is given",
         )
     model = parser.add_argument_group(f"parameters of {task.estimator.__name__}")
     for name, parameter in inspect.signature(task.estimator).parameters.items():
@@ -137,26 +137,26 @@ def parse_value(text: str) -> Any:  # noqa: ANN401
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parses the arguments; those of an interrupted run where one is to be continued."""
+    """Parses the arguments, or those of the interrupted run that is to be resumed."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words:
-        say(f"No arguments: a first look, as with {' '.join(FIRST_LOOK)} (--help for more)")
-        words = FIRST_LOOK
+        say(f"No arguments: running {' '.join(DEFAULT_ARGUMENTS)} (see --help)")
+        words = DEFAULT_ARGUMENTS
     first = argparse.ArgumentParser(add_help=False)
     first.add_argument("--dataset", default="periodic")
     dataset = first.parse_known_args(words)[0].dataset
     arguments = build_parser(dataset if dataset in TASKS else "periodic").parse_args(words)
     if arguments.resume is not None:
         saved = read_json(arguments.resume / "arguments.json")
-        again = parse(saved["argv"])
-        again.resume, again.json = arguments.resume, arguments.json
-        return again
+        resumed = parse(saved["argv"])
+        resumed.resume, resumed.json = arguments.resume, arguments.json
+        return resumed
     arguments.argv = words
     return arguments
 
 
 def make_parameters(arguments: argparse.Namespace, ode: str) -> dict[str, Any]:
-    """Collects an estimator's parameters: the preset's, then what was given."""
+    """Collects an estimator's parameters: those of the preset, then the arguments."""
     task = TASKS[arguments.dataset]
     names = inspect.signature(task.estimator).parameters.keys() - RESERVED
     given = {name: value for name, value in vars(arguments).items() if name in names}
@@ -165,7 +165,7 @@ def make_parameters(arguments: argparse.Namespace, ode: str) -> dict[str, Any]:
 
 
 def plan(arguments: argparse.Namespace, ode: str) -> Experiment:
-    """Builds the one estimator of a run; bad parameters are found here."""
+    """Builds the estimator of a run, which checks its parameters."""
     estimator = make_estimator(
         TASKS[arguments.dataset], make_parameters(arguments, ode), arguments.seed
     )
@@ -175,7 +175,7 @@ def plan(arguments: argparse.Namespace, ode: str) -> Experiment:
 
 
 def make_request(arguments: argparse.Namespace) -> Request:
-    """Collects what is asked of the data set."""
+    """Collects the options of the data set."""
     names = {entry.name for entry in fields(Request)}
     values = {name: value for name, value in vars(arguments).items() if name in names}
     takes_n_cases = TASKS[arguments.dataset].takes_n_cases
@@ -188,18 +188,18 @@ def make_request(arguments: argparse.Namespace) -> Request:
         values["n_cases"] = QUICK_CASES
     if arguments.data_home is not None and not arguments.data_home.is_dir():
         raise ValueError(f"--data-home must be a folder, got {arguments.data_home}")
-    if arguments.n_cases is not None and arguments.n_cases < LEAST_CASES:
-        raise ValueError(f"--n-cases must be at least {LEAST_CASES}, got {arguments.n_cases}")
+    if arguments.n_cases is not None and arguments.n_cases < MIN_CASES:
+        raise ValueError(f"--n-cases must be at least {MIN_CASES}, got {arguments.n_cases}")
     return Request(**values)
 
 
 def say(text: str) -> None:
-    """Writes progress to standard error; standard output is for results."""
+    """Writes a message to standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 def show(text: str, arguments: argparse.Namespace) -> None:
-    """Writes a result to standard output, unless that is for JSON alone."""
+    """Writes a result to standard output, or to standard error with `--json`."""
     print(text, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
 
@@ -220,7 +220,7 @@ def execute(arguments: argparse.Namespace) -> int:
         write_json(folder / "arguments.json", {"argv": arguments.argv})
     say(
         f"{format_data(arguments.dataset, problem.source)}: {len(problem.train_X)} series to "
-        f"learn from, {len(problem.test_X)} to test on; results go to {folder}"
+        f"train on, {len(problem.test_X)} to test on; results go to {folder}"
     )
     try:
         if arguments.ode == "all":
@@ -228,7 +228,7 @@ def execute(arguments: argparse.Namespace) -> int:
         else:
             run_one(experiments[0], problem, folder, arguments)
     except KeyboardInterrupt:
-        say(f"\nInterrupted. Continue with: python run_models.py --resume {folder}")
+        say(f"\nInterrupted. Resume with: python run_models.py --resume {folder}")
         return 130
     if arguments.json:
         name = "comparison.json" if arguments.ode == "all" else "record.json"
@@ -239,7 +239,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def run_one(
     experiment: Experiment, problem: Problem, folder: Path, arguments: argparse.Namespace
 ) -> Result:
-    """Trains, scores, writes and draws one ODE."""
+    """Trains and scores one ODE, and writes its results and figures."""
     resume = arguments.resume is not None
     with Progress(f"{experiment.dataset} {experiment.ode}") as progress:
         result = runs.run(experiment, problem, folder, resume=resume, callbacks=[progress])
@@ -247,7 +247,7 @@ def run_one(
     try:
         runs.draw(experiment, problem, result, folder)
     except ImportError as missing:
-        say(f"No pictures: {missing}")
+        say(f"No figures: {missing}")
     return result
 
 
@@ -257,13 +257,13 @@ def run_all(
     folder: Path,
     arguments: argparse.Namespace,
 ) -> None:
-    """Runs each ODE in turn, leaves out those that fail, and compares the others."""
+    """Runs each ODE in turn and compares those that do not fail."""
     results = []
     for experiment in experiments:
-        place = folder / experiment.ode
-        place.mkdir(exist_ok=True)
+        ode_folder = folder / experiment.ode
+        ode_folder.mkdir(exist_ok=True)
         try:
-            results.append(run_one(experiment, problem, place, arguments))
+            results.append(run_one(experiment, problem, ode_folder, arguments))
         except TrainingError as failure:
             say(f"{experiment.ode} failed and is left out: {failure}")
     if not results:
@@ -281,15 +281,15 @@ def run_all(
         axes.set_title(title)
         plots.save_figure(axes, folder / "comparison.png")
     except ImportError as missing:
-        say(f"No picture: {missing}")
+        say(f"No figure: {missing}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0, 1 failed, 2 wrong use, 130 stopped."""
+    """Runs the command line; returns 0, 1 for failure, 2 for wrong usage, 130 if interrupted."""
     try:
         return execute(parse(argv))
     except KeyboardInterrupt:
-        say("\nInterrupted before training began; nothing was kept.")
+        say("\nInterrupted before training; nothing was written.")
         return 130
     except (ValueError, TypeError) as problem:
         say(f"run_models.py: {problem}")

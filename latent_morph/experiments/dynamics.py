@@ -1,4 +1,4 @@
-"""ODEs learned from trajectories on the command line: roll-outs, their errors and figures."""
+"""DynamicsTask: ODEs learned from trajectories, their roll-outs, errors and figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ NEW_STARTS = 8
 
 
 class RollOuts(NamedTuple):
-    """What a learned ODE says about the test trajectories and beyond them."""
+    """Roll-outs of a learned ODE."""
 
     test: np.ndarray  # (N, T, C) at the times of the references
-    train: np.ndarray | None  # (M, T, C) from the noisy starts, where references are known
-    new: np.ndarray | None  # (K, Q, C) from starts that nobody demonstrated
-    base: np.ndarray | None  # (T, D) of the base ODE behind the first of `test`
+    train: np.ndarray | None  # (M, T, C) from the noisy starts, if references are known
+    new: np.ndarray | None  # (K, Q, C) from new starts
+    base: np.ndarray | None  # (T, D) of the base ODE, for the first of `test`
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class DynamicsTask(Task[DynamicsRegressor, RollOuts]):
-    """A task for an ODE that is learned from trajectories themselves."""
+    """A task for `DynamicsRegressor`."""
 
-    is_stable: bool = False  # every motion is to end where the demonstrations end
-    is_logarithmic: bool = False  # coordinates are drawn on such axes
+    is_stable: bool = False  # every motion converges to the end of the demonstrations
+    is_logarithmic: bool = False  # coordinates are drawn on logarithmic axes
     estimator: type[DynamicsRegressor] = DynamicsRegressor
     validation_metric: str = "mse"
     takes_n_cases: bool = False
@@ -47,7 +47,7 @@ class DynamicsTask(Task[DynamicsRegressor, RollOuts]):
         check_choice("preset", preset, PRESETS)
         params = dict(self.default if preset == "default" else PAPER_DYNAMICS)
         if preset == "paper" or ode in METHODS:
-            # Solvers have the networks of the paper's baselines in either preset.
+            # Solvers have the networks of the paper's baselines in both presets.
             params["ode_options"] = paper_ode_options(ode, *PAPER_FIELD)
         elif ode in ("linear", "morph-neural"):
             params.pop("ode_options", None)
@@ -140,10 +140,10 @@ class DynamicsTask(Task[DynamicsRegressor, RollOuts]):
         """Draws the first test trajectory over time."""
         from latent_morph import plots
 
-        rows = slice(1 if self.is_logarithmic else 0, None)  # the start has zeros
+        rows = slice(1 if self.is_logarithmic else 0, None)  # the first row has zeros
         times, truth = problem.test_X.times[0].numpy(), problem.test_X.values[0].numpy()
         observed = None
-        if len(problem.train_X) == 1:  # then it is the one that was learned from
+        if len(problem.train_X) == 1:  # the test trajectory is that one without noise
             train_times, train_values = problem.train_X.to_ragged()[0]
             observed = train_times[rows], train_values[rows]
         return plots.plot_coordinates(
@@ -161,15 +161,15 @@ def roll_out(
     estimator: DynamicsRegressor, reference: SeriesBatch, starts: np.ndarray | None = None
 ) -> np.ndarray:
     """Rolls out at the times of `reference`, from its own first states or from others."""
-    begin = reference.values[:, 0].numpy() if starts is None else starts
+    y0 = reference.values[:, 0].numpy() if starts is None else starts
     times = (reference.times - reference.times[:, :1]).numpy()
-    # One grid for all, where there is one, is cheaper for a solver.
+    # A common grid is cheaper for a solver.
     is_shared = bool((reference.times == reference.times[:1]).all())
-    return estimator.predict(begin, times[0] if is_shared else times)
+    return estimator.predict(y0, times[0] if is_shared else times)
 
 
 def compute_errors(predicted: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    """Computes mean squared and absolute error, and the latter relative to each channel's size."""
+    """Computes mean squared and absolute error, and the latter relative to the mean size."""
     error = predicted - truth
     size = np.abs(truth).mean(axis=(0, 1))
     return {
@@ -180,23 +180,23 @@ def compute_errors(predicted: np.ndarray, truth: np.ndarray) -> dict[str, float]
 
 
 def resample(batch: SeriesBatch, n_times: int) -> SeriesBatch:
-    """Interpolates each trajectory linearly at so many evenly spaced times of its own."""
+    """Interpolates each trajectory linearly at `n_times` evenly spaced times."""
     cases = []
     for times, values in batch.to_ragged():
-        even = np.linspace(times[0], times[-1], n_times)
-        cases.append((even, np.stack([np.interp(even, times, v) for v in values.T], 1)))
+        grid = np.linspace(times[0], times[-1], n_times)
+        cases.append((grid, np.stack([np.interp(grid, times, v) for v in values.T], 1)))
     return SeriesBatch.from_ragged(cases, dtype=torch.float64)
 
 
 def _draw_starts(starts: np.ndarray) -> np.ndarray:
-    """Draws starts around those that were demonstrated, twice as far apart."""
+    """Draws starts around those of the demonstrations, with twice their spread."""
     noise = np.random.default_rng(0).normal(size=(NEW_STARTS, starts.shape[1]))
     return starts.mean(0) + noise * 2 * starts.std(0)
 
 
-def _make_lattice(points: np.ndarray, room: float = 0.15, size: int = 40) -> np.ndarray:
+def _make_lattice(points: np.ndarray, margin: float = 0.15, size: int = 40) -> np.ndarray:
     """Makes a (size, size, 2) lattice of the plane around points (N, 2)."""
     points = points[np.isfinite(points).all(-1)]
     low, high = points.min(0), points.max(0)
-    low, high = low - room * (high - low), high + room * (high - low)
+    low, high = low - margin * (high - low), high + margin * (high - low)
     return np.stack(np.meshgrid(*np.linspace(low, high, size).T), -1)

@@ -1,4 +1,4 @@
-"""Latent ODEs on the command line: series reconstructed from few points, and series classified."""
+"""Tasks for latent ODEs: reconstruction from few points, and classification."""
 
 import abc
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from latent_morph.series import SeriesBatch
 COMPARED_ODES = ("morph", "morph-real", "linear", "euler", "midpoint", "rk4", "dopri5", "dopri8")
 TIMED_CASES = 50  # the batch of the paper's timings
 DRAWN_CASES = 6
-DRAWN_TIMES = 300  # at which a curve looks smooth
+DRAWN_TIMES = 300  # enough for a smooth curve
 
 
 class Curves(NamedTuple):
@@ -34,14 +34,14 @@ class Curves(NamedTuple):
 
 
 class Reconstructions(NamedTuple):
-    """What a reconstructor says about the test series."""
+    """Predictions of a reconstructor for the test series."""
 
     mean: np.ndarray  # (N, T, C) at the times of the targets
     curves: Curves  # of the first few series
 
 
 class Classifications(NamedTuple):
-    """What a classifier says about the test series."""
+    """Predictions of a classifier for the test series."""
 
     classes: np.ndarray  # (K,)
     probabilities: np.ndarray  # (N, K), or (N, T, K) with one label per time point
@@ -50,13 +50,13 @@ class Classifications(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        """(N,) or (N, T), the likeliest."""
+        """(N,) or (N, T), the most probable."""
         return self.classes[self.probabilities.argmax(-1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatentTask(Task[LatentODEBase, Predictions], abc.ABC):
-    """A task for latent ODEs: their presets and what is timed of them."""
+    """A task for latent ODEs: presets and timings."""
 
     paper: Mapping[str, Any]  # parameters of the paper's preset
     paper_field: tuple[int, int]  # units and hidden layers of a solver's network there
@@ -68,8 +68,8 @@ class LatentTask(Task[LatentODEBase, Predictions], abc.ABC):
             return dict(self.default)
         params = {**self.paper, "ode_options": paper_ode_options(ode, *self.paper_field)}
         if ode.startswith("morph"):
-            # At the paper's 1e-2 a network of 1,500 units runs away in the first steps: the loss
-            # of an epoch of Human Activity was 1e12 to 1e13 for three seeds, clipped or not.
+            # At the paper's 1e-2 a network of 1,500 units diverges in the first steps: the loss of
+            # an epoch of Human Activity was 1e12 to 1e13 for three seeds, clipped or not.
             params["learning_rate"] = 1e-3
         return params
 
@@ -90,7 +90,7 @@ class LatentTask(Task[LatentODEBase, Predictions], abc.ABC):
 
 
 def timed_query(estimator: LatentODEBase, problem: Problem) -> tuple[SeriesBatch, Tensor]:
-    """Returns scaled test series and the (N, Q) times they are decoded at, for timings."""
+    """Returns scaled test series and (N, Q) query times, for timings."""
     inputs, scaler = problem.test_X[:TIMED_CASES], estimator.scaler_
     weight = next(estimator.model_.parameters())
     batch = scaler.transform(inputs).trim().to(weight.device, weight.dtype)
@@ -157,7 +157,7 @@ class ClassificationTask(LatentTask[Classifications]):
     def predict(self, estimator: LatentODEBase, problem: Problem) -> Classifications:
         X = problem.test_X
         probabilities, residuals = [], []
-        # One pass gives both; `predict_proba` and `reconstruct` would encode the series twice.
+        # One pass for both; `predict_proba` and `reconstruct` would encode the series twice.
         for chosen, output in estimator._outputs(estimator._validate_fitted(X)):
             part = estimator._scale(X[chosen]).trim()
             probabilities.append(class_logits(output).softmax(-1).cpu().numpy())
@@ -173,7 +173,7 @@ class ClassificationTask(LatentTask[Classifications]):
         truth, labels = np.ravel(problem.test_y), predictions.labels.ravel()
         scores = {
             "accuracy": float(accuracy_score(truth, labels)),
-            # The mean recall of the classes that are there; others may have been predicted.
+            # The mean recall of the classes in the test set; others may be predicted.
             "balanced_accuracy": float(
                 recall_score(truth, labels, labels=np.unique(truth), average="macro")
             ),
@@ -229,7 +229,7 @@ def _draw_curves(problem: Problem, curves: Curves, title: str) -> Any:  # noqa: 
         observed=(times[rows], values[rows, channel]),
         channel_name=problem.channel_names[channel],
     )
-    axes.set_title(title, loc="right", fontsize=10)  # the legend stands at the left
+    axes.set_title(title, loc="right", fontsize=10)  # the legend is at the left
     return axes
 
 

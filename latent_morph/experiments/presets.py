@@ -1,4 +1,4 @@
-"""What presets share: the settings of the paper's appendix, and how they are overridden."""
+"""Presets with the settings of the paper's appendix."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,8 +8,8 @@ from latent_morph.flows import METHODS
 PRESETS = ("default", "paper")
 
 # The paper follows the repository of Rubanova et al. (2019). It counts a network's layers without
-# the first, so that its "one layer" is two hidden layers here. Its GRU computes its gates by small
-# networks of their own (100 and 50 units); ours are linear, and `hidden_dim` is the state's size.
+# the first, so that its "one layer" is two hidden layers here. Gates of its GRU are small networks
+# (100 and 50 units); ours are linear, and `hidden_dim` is the size of the state.
 _LATENT: dict[str, Any] = {
     "encoder": "gru-ode",
     "decoder_depth": 0,
@@ -40,8 +40,8 @@ PAPER_CLASSIFICATION: dict[str, Any] = _LATENT | {
     "kl_weight": 1.0,
     "max_epochs": 200,
 }
-# Full batches, from the trajectories' own starts only. For the stiff system the paper goes down to
-# a hundredth of the rate after 500 steps; here it stays.
+# Full batches, from the trajectories' own starts only. For the stiff system the paper reduces the
+# learning rate to a hundredth after 500 steps; here it is constant.
 PAPER_DYNAMICS: dict[str, Any] = {
     "optimizer": "adam",
     "learning_rate": 1e-4,
@@ -64,9 +64,9 @@ def paper_ode_options(ode: str, units: int, layers: int) -> dict[str, Any] | Non
 
 
 def override(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a preset's parameters with those given in their place.
+    """Returns a preset's parameters, overridden by those given.
 
-    A preset's encoder options are for its own encoder and go with it.
+    The preset's encoder options are dropped with its encoder.
     """
     params, encoder = dict(preset), preset.get("encoder", "morph")
     if given.get("encoder", encoder) != encoder:

@@ -1,4 +1,4 @@
-"""How a run shows that it is alive: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a bar on a terminal, lines of text elsewhere."""
 
 import sys
 import time
@@ -10,11 +10,11 @@ BAR = "{desc} {percentage:3.0f}% |{bar:24}|"
 
 
 class Progress:
-    """A training callback. Use as a context manager, so that a bar is always closed.
+    """A training callback, used as a context manager that closes the bar.
 
     Args:
-        label: What is being trained.
-        stream: Where to write, standard error by default: results go to standard output.
+        label: Name of the run.
+        stream: Output stream; standard error by default, since results go to standard output.
     """
 
     def __init__(self, label: str, stream: TextIO | None = None) -> None:
@@ -43,34 +43,34 @@ class Progress:
         row = history.rows[-1]
         epoch = int(row["epoch"])
         elapsed = time.perf_counter() - self.begin
-        left = estimate_remaining(history, settings, elapsed)
+        remaining = estimate_remaining(history, settings, elapsed)
         text = f"epoch {epoch}/{settings.max_epochs}  loss {row['train_loss']:.4f}"
         if "validation_score" in row:
             text += f"  validation {row['validation_score']:.4f}"
-        text += f"  {format_duration(elapsed)} so far, {format_duration(left)} left"
+        text += f"  {format_duration(elapsed)} so far, {format_duration(remaining)} left"
         if self.bar is not None:
-            share = 100 * elapsed / max(elapsed + left, 1e-9)
+            percentage = 100 * elapsed / max(elapsed + remaining, 1e-9)
             self.bar.bar_format = f"{BAR} {text}"
-            self.bar.update(max(0.0, share - self.bar.n))
+            self.bar.update(max(0.0, percentage - self.bar.n))
             self.bar.refresh()
-        elif epoch == 1 or left == 0 or elapsed - self.shown_at >= 5:
-            # A log file wants to see life, not four hundred lines of it.
+        elif epoch == 1 or remaining == 0 or elapsed - self.shown_at >= 5:
+            # At most one line per five seconds, for log files.
             self.shown_at = elapsed
             self.stream.write(f"{self.label}  {text}\n")
             self.stream.flush()
 
 
 def estimate_remaining(history: History, settings: Settings, elapsed: float) -> float:
-    """Estimates seconds to the last epoch or the end of the budget, whichever is first."""
-    typical = sum(row["seconds"] for row in history.rows) / len(history.rows)
-    left = typical * (settings.max_epochs - len(history.rows))
+    """Estimates the seconds to the last epoch or the end of the budget."""
+    mean = sum(row["seconds"] for row in history.rows) / len(history.rows)
+    remaining = mean * (settings.max_epochs - len(history.rows))
     if settings.budget is not None:
-        left = min(left, settings.budget - elapsed)
-    return max(0.0, left)
+        remaining = min(remaining, settings.budget - elapsed)
+    return max(0.0, remaining)
 
 
 def format_duration(seconds: float) -> str:
-    """Formats 59 s, 2:05, 1:02:05."""
+    """Formats a duration as 59 s, 2:05 or 1:02:05."""
     whole = int(round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -1,7 +1,6 @@
-"""TASKS: every data set of the command line, how it is loaded and split, and its presets.
+"""TASKS: the data sets of the command line, with their loaders and presets.
 
-To add one, write a loader and give it an entry in `TASKS`; the command, the report and the tests
-pick it up from there.
+To add one, write a loader and add an entry to `TASKS`.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from latent_morph.experiments.latent import ClassificationTask, ReconstructionTa
 from latent_morph.experiments.presets import PAPER_RECONSTRUCTION
 from latent_morph.experiments.task import SOURCES, Problem, Request, Task
 
-LEARNED_POINTS = 100  # per demonstration; errors are taken at ten times as many
+TRAIN_POINTS = 100  # per demonstration; errors are computed at ten times as many
 
 
 def _load_periodic(request: Request) -> Problem:
@@ -35,7 +34,7 @@ def _load_periodic(request: Request) -> Problem:
     train, test = train_test_split(
         np.arange(len(bunch.data)), test_size=0.2, random_state=request.seed
     )
-    # In training the encoder is shown a fresh share of all points every time.
+    # In training the encoder is given a new random fraction of all points in every step.
     return Problem(
         train_X=bunch.target[train],
         test_X=bunch.data[test],
@@ -51,10 +50,10 @@ def _load_activity(request: Request) -> Problem:
 
     def split(bunch: Any) -> Problem:  # noqa: ANN401
         train, test = datasets.split_activity(bunch, protocol)
-        # `n_cases` counts both parts together, in their own proportion.
-        share = 1.0 if request.n_cases is None else min(1.0, request.n_cases / len(bunch.data))
+        # `n_cases` is the size of both parts together, in their own proportion.
+        fraction = 1.0 if request.n_cases is None else min(1.0, request.n_cases / len(bunch.data))
         train, test = (
-            part[_choose(len(part), max(1, round(share * len(part))), request.seed)]
+            part[_choose(len(part), max(1, round(fraction * len(part))), request.seed)]
             for part in (train, test)
         )
         groups = bunch.groups[train] if protocol == "person" else None
@@ -115,12 +114,12 @@ def _load_physionet(request: Request) -> Problem:
 def _fetch_or_make(
     request: Request, fetch: Callable[[], Problem], make: Callable[[], Problem] | None
 ) -> Problem:
-    """Loads the real data or a stand-in, whose note says why it stands in."""
+    """Loads the real data, or a stand-in with a note that gives the reason."""
     check_choice("source", request.source, SOURCES)
     if request.source == "synthetic":
         if make is None:
             raise ValueError("source must be auto or real without a stand-in, got 'synthetic'")
-        return replace(make(), note="generated stand-in, as asked for")
+        return replace(make(), note="generated stand-in, as requested")
     try:
         return fetch()
     except FileNotFoundError as problem:
@@ -128,14 +127,14 @@ def _fetch_or_make(
             raise
         reason = str(problem).splitlines()[0].split(";")[0]
         note = (
-            f"going on with a synthetic stand-in, since {reason} "
-            f"(--source real says where the file can go)"
+            f"using a synthetic stand-in, since {reason} "
+            f"(--source real shows where to put the file)"
         )
         return replace(make(), note=note)
 
 
 def _choose(n_cases: int, n_chosen: int | None, seed: int) -> np.ndarray:
-    """Chooses positions of `n_chosen` random cases, or of all."""
+    """Chooses `n_chosen` random cases, or all."""
     if n_chosen is None or n_chosen >= n_cases:
         return np.arange(n_cases)
     return np.sort(np.random.RandomState(seed).permutation(n_cases)[:n_chosen])
@@ -150,7 +149,7 @@ def _split(
     groups: np.ndarray | None = None,
     protocol: str = "random",
 ) -> Problem:
-    """Takes cases to learn from and, of the same bunch or another one, cases to test on."""
+    """Splits a bunch into training and test cases; the latter may be of another bunch."""
     test_bunch = bunch if test_bunch is None else test_bunch
     return Problem(
         train_X=bunch.data[train],
@@ -166,11 +165,11 @@ def _split(
 
 
 def _load_system(make: Callable[..., Any], request: Request) -> Problem:
-    """Generates trajectories of a known system; roll-outs are held against its solution."""
+    """Generates trajectories of a known system, and its solution for comparison."""
     protocol = request.protocol or "standard"
     options = _LONG if protocol == "long" else {"variant": protocol}
     bunch = make(**options, random_state=request.seed)
-    has_unseen = "unseen" in bunch  # else the trajectory that was learned from is all there is
+    has_unseen = "unseen" in bunch  # otherwise the test is the training trajectory without noise
     return Problem(
         train_X=bunch.data,
         test_X=bunch.unseen if has_unseen else bunch.reference,
@@ -191,10 +190,10 @@ def _load_demonstrations(motion: str, request: Request) -> Problem:
     if protocol == "random":
         order = np.random.RandomState(request.seed).permutation(len(bunch.data))
         train, test = np.sort(order[: len(train)]), np.sort(order[len(train) :])
-    missing = "positions leap" if "gaps" in options else "the clock goes on"
+    missing = "positions jump" if "gaps" in options else "time passes"
     return Problem(
-        train_X=resample(bunch.data[train], LEARNED_POINTS),
-        test_X=resample(bunch.data[test], 10 * LEARNED_POINTS),
+        train_X=resample(bunch.data[train], TRAIN_POINTS),
+        test_X=resample(bunch.data[test], 10 * TRAIN_POINTS),
         channel_names=list(bunch.feature_names),
         unit=bunch.unit,
         source=bunch.source,
@@ -204,8 +203,8 @@ def _load_demonstrations(motion: str, request: Request) -> Problem:
     )
 
 
-_REST = 0.02  # of the path at either end: a hand that does not move yet, or no longer
-# What each protocol of the demonstrations stands for, and how it reads them.
+_REST = 0.02  # fraction of the path at either end in which the hand rests
+# Meaning of each protocol of the demonstrations, and options of the loader.
 _DEMONSTRATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "first": (
         "the first 70 % of the demonstrations train, on a common clock and to a common goal",
@@ -234,13 +233,13 @@ def _demonstration_task(motion: str) -> DynamicsTask:
         metric="mse",
         protocols={name: meaning for name, (meaning, _) in _DEMONSTRATIONS.items()},
         is_stable=True,
-        # For few demonstrations: one for all motions, by `python -m benchmarks leave_one_out`.
+        # The same for all motions, chosen by `python -m benchmarks leave_one_out`.
         default={
             "restarts": 1,
             "start_spread": 0.3,
             "scale": "shared",
             "max_epochs": 1000,
-            # Far from the demonstrations the scales of all blocks multiply: less room, less
+            # Far from the demonstrations the scales of all blocks multiply; a small clamp avoids
             # detours.
             "ode_options": {"inn": {"blocks": 2, "width": 32, "clamp": 0.3}},
         },
@@ -258,7 +257,7 @@ TASKS: dict[str, Task[Any, Any]] = {
             "keep": 0.05,
             "time_origin": "absolute",
             "latent_dim": 20,
-            # Five points say little: a strong prior would smooth away what they say.
+            # With five points per series, a strong prior would dominate the reconstruction.
             "kl_weight": 0.03,
             "max_epochs": 300,
         },
@@ -278,7 +277,7 @@ TASKS: dict[str, Task[Any, Any]] = {
         estimator=LatentODEClassifier,
         protocols={"random": "beats for testing are in a file of their own, drawn at random"},
         takes_keep=True,
-        # Beats have up to 187 samples, and there are many of them: larger steps, less to forget.
+        # There are many beats, of up to 187 samples: larger batches and less dropout.
         default={
             "encoder_options": {"pool": 4, "dropout": 0.1},
             "batch_size": 128,
@@ -296,8 +295,8 @@ TASKS: dict[str, Task[Any, Any]] = {
         metric="mse",
         protocols=_STANDARD,
         is_generated=True,
-        # Starts beyond those seen: a network that can stretch little goes less astray. Its size is
-        # by `python -m benchmarks leave_one_out`.
+        # Test starts are outside the training range, for which a small clamp is more robust. Sizes
+        # were chosen by `python -m benchmarks leave_one_out`.
         default={
             "start_noise": 0.05,
             "ode_options": {"inn": {"blocks": 3, "width": 48, "clamp": 0.3}},

@@ -10,18 +10,18 @@ from latent_morph.io.records import read_json
 
 
 def format_score(value: float) -> str:
-    """Formats a score in four decimals, or in three digits where these would show little of it."""
+    """Formats a score with four decimals, or with three digits if it is small."""
     return f"{value:.2e}" if 0 < abs(value) < 1e-3 else f"{value:.4f}"
 
 
 def format_data(dataset: str, source: str) -> str:
-    """Names the data of a result, and says so if they are a stand-in."""
-    stands_in = TASKS[dataset].is_stand_in(source)
-    return f"{dataset} (synthetic stand-in)" if stands_in else dataset
+    """Returns the name of the data, marked if they are a stand-in."""
+    is_stand_in = TASKS[dataset].is_stand_in(source)
+    return f"{dataset} (synthetic stand-in)" if is_stand_in else dataset
 
 
 def format_result(record: dict[str, Any]) -> str:
-    """Formats a run's test metrics in a line."""
+    """Formats a run's test metrics as one line."""
     test = record["metrics"]["test"].items()
     scores = "  ".join(f"{name} {format_score(value)}" for name, value in test)
     return (
@@ -43,7 +43,7 @@ def format_comparison(title: str, metric: str, rows: Sequence[dict[str, Any]]) -
         ratio = "-" if row["ratio_to_morph"] is None else f"{row['ratio_to_morph']:.1f}"
         lines.append(
             f"{row['ode']:<12} {format_score(row['score']):>14} {spread:>20} {ratio:>9} "
-            f"{_or_dash(row['field_evaluations']):>12} {row['epochs']:>7}"
+            f"{_format_optional(row['field_evaluations']):>12} {row['epochs']:>7}"
         )
     return "\n".join(lines)
 
@@ -75,16 +75,16 @@ def _format_cells(record: dict[str, Any]) -> dict[str, str]:
         "training s": f"{timings['training_s']:.0f}",
         "epoch s": f"{timings['epoch_s']['mean']:.1f}",
         "integration ms": f"{integration['mean_ms']:.2f} ± {integration['std_ms']:.2f}",
-        "field evaluations": _or_dash(record["field_evaluations"]),
+        "field evaluations": _format_optional(record["field_evaluations"]),
     }
 
 
-def _or_dash(value: int | None) -> str:
+def _format_optional(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the table of the folder named."""
+    """Prints the table of a folder."""
     words = list(sys.argv[1:] if argv is None else argv)
     if len(words) != 1:
         print("usage: python -m latent_morph.experiments.report FOLDER", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""One run: fit, predict once, score, record and draw; or take up what was interrupted."""
+"""Runs of experiments: fit, predict, score, record and draw, and resume."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ RESERVED = frozenset({"ode", "random_state", "checkpoint", "resume", "callbacks"
 
 @dataclass(frozen=True)
 class Experiment:
-    """One ODE on one data set, its estimator ready to be fitted."""
+    """One ODE on one data set, with its unfitted estimator."""
 
     dataset: str
     ode: str
@@ -32,12 +32,12 @@ class Experiment:
 
     @property
     def task(self) -> Task[Any, Any]:
-        """All that depends on the data set."""
+        """The task of the data set."""
         return TASKS[self.dataset]
 
 
 class Result(NamedTuple):
-    """What a run found."""
+    """The results of a run."""
 
     estimator: Any
     record: dict[str, Any]
@@ -49,7 +49,7 @@ def make_estimator(task: Task[Any, Any], params: dict[str, Any], seed: int) -> A
     estimator = task.estimator(**params, random_state=seed)
     estimator._validate_params()
     check_device("device", estimator.device)
-    # Only flow and encoder know which options they take; to build them takes milliseconds.
+    # Options are checked by building the flow and the encoder, which takes milliseconds.
     dim = getattr(estimator, "latent_dim", 4)
     FLOWS[estimator.ode](dim, **(estimator.ode_options or {}))
     if isinstance(estimator, LatentODEBase):
@@ -65,10 +65,10 @@ def run(
     resume: bool = False,
     callbacks: Sequence[Any] = (),
 ) -> Result:
-    """Fits, predicts and scores on test, once, and writes everything but the figures.
+    """Fits, predicts and scores on the test set, and writes everything but the figures.
 
-    With `resume`, training goes on from the checkpoint in `folder`, if there is one; a run that
-    is complete is read from its files.
+    With `resume`, training resumes from the checkpoint in `folder`, if there is one; a complete
+    run is read from its files.
     """
     task, estimator = experiment.task, experiment.estimator
     model, checkpoint = folder / "model.safetensors", folder / "checkpoint.pt"
@@ -83,17 +83,17 @@ def run(
     record = make_record(experiment, problem, task.metrics(predictions, problem))
     write_csv(folder / "history.csv", estimator.history_)
     estimator.save(model)
-    write_json(folder / "record.json", record)  # last: its presence says that all is there
-    checkpoint.unlink(missing_ok=True)  # the run is complete: nothing is left to continue
+    write_json(folder / "record.json", record)  # last: it marks a complete run
+    checkpoint.unlink(missing_ok=True)  # no longer needed
     return Result(estimator, record, predictions)
 
 
 def make_record(
     experiment: Experiment, problem: Problem, scores: dict[str, float]
 ) -> dict[str, Any]:
-    """Collects everything that is needed to know what the scores mean."""
+    """Collects scores, settings, timings and versions."""
     task, estimator = experiment.task, experiment.estimator
-    best = _with_metric(task, estimator.history_[estimator.best_epoch_ - 1])
+    best = _convert_score(task, estimator.history_[estimator.best_epoch_ - 1])
     seconds = [row["seconds"] for row in estimator.history_]
     costs = task.measure(estimator, problem)
     params = estimator.get_params(deep=False)
@@ -141,7 +141,7 @@ def draw(experiment: Experiment, problem: Problem, result: Result, folder: Path)
     task, estimator = experiment.task, result.estimator
     figures = {
         "learning_curves": plots.plot_history(
-            [_with_metric(task, row) for row in estimator.history_],
+            [_convert_score(task, row) for row in estimator.history_],
             best_epoch=estimator.best_epoch_ if estimator.n_val_ else None,
             score_name=f"validation {task.validation_metric}",
         ),
@@ -156,8 +156,10 @@ def draw(experiment: Experiment, problem: Problem, result: Result, folder: Path)
 def compare(
     task: Task[Any, Any], problem: Problem, results: Sequence[Result]
 ) -> list[dict[str, Any]]:
-    """Makes rows of a table like the paper's: score and integration time of each ODE."""
-    timings = task.time_odes({done.record["ode"]: done.estimator for done in results}, problem)
+    """Returns the rows of a table like the paper's: score and integration time per ODE."""
+    timings = task.time_odes(
+        {result.record["ode"]: result.estimator for result in results}, problem
+    )
     reference = timings["morph"].median_ms if "morph" in timings else None
     return [
         {
@@ -170,12 +172,12 @@ def compare(
             "epochs": record["epochs"]["run"],
             "training_s": record["timings"]["training_s"],
         }
-        for record in (done.record for done in results)
+        for record in (result.record for result in results)
     ]
 
 
-def _with_metric(task: Task[Any, Any], row: dict[str, float]) -> dict[str, float]:
-    """Returns a row of the history whose score, negated if it is an error, is the metric."""
+def _convert_score(task: Task[Any, Any], row: dict[str, float]) -> dict[str, float]:
+    """Returns a row of the history with the metric as its score, not minus an error."""
     if task.validation_metric == "mse" and "validation_score" in row:
         return row | {"validation_score": -row["validation_score"]}
     return row

@@ -1,4 +1,4 @@
-"""What the command line asks of a data set: to be loaded, learned, scored, timed and drawn."""
+"""Task, the abstract base of data sets of the command line with all that depends on them."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ Predictions = TypeVar("Predictions")
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked of a data set."""
+    """Options of a data set."""
 
     source: str = "auto"
     data_home: Path | None = None
@@ -32,24 +32,24 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A data set, split. The test part is for the end of a run."""
+    """A data set, split into training and test; the latter is used once per run."""
 
     train_X: SeriesBatch
     train_y: Any = None  # labels or targets, if there are any
-    test_X: SeriesBatch  # what the model is asked about, or what roll-outs are held against
-    test_y: Any = None  # the true answers, unless `test_X` holds them
-    train_reference: SeriesBatch | None = None  # `train_X` without noise, where that is known
-    groups: np.ndarray | None = None  # (N,) of `train_X`; each is validated on as a whole
+    test_X: SeriesBatch  # inputs of predictions, or references of roll-outs
+    test_y: Any = None  # true labels or targets, if not `test_X`
+    train_reference: SeriesBatch | None = None  # `train_X` without noise, if known
+    groups: np.ndarray | None = None  # (N,) of `train_X`; held out as a whole
     channel_names: Sequence[str]
     class_names: Sequence[str] = ()
     unit: str = ""  # of the channels
     source: str  # "real" or "synthetic"
     protocol: str  # which split or variant
-    note: str = ""  # what a reader should know
+    note: str = ""  # for the reader of results
 
 
 class Costs(NamedTuple):
-    """What a fitted model takes: times by part, and evaluations of a solver's vector field."""
+    """Costs of a fitted model: times by part, and evaluations of a solver's vector field."""
 
     n_cases: int
     timings: dict[str, Timing]
@@ -58,16 +58,16 @@ class Costs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(abc.ABC, Generic[Estimator, Predictions]):
-    """A data set of the command line and all that depends on it."""
+    """A data set of the command line, its estimator, metrics and figures."""
 
     load: Callable[[Request], Problem]
     estimator: type[Estimator]
-    metric: str  # of the test set, by which results are compared
-    validation_metric: str  # what the estimator's `validation_score` is, up to its sign
-    protocols: Mapping[str, str]  # what each stands for; the first is the default
+    metric: str  # of the test set, for comparisons
+    validation_metric: str  # the estimator's `validation_score`, up to its sign
+    protocols: Mapping[str, str]  # meanings by name; the first is the default
     default: Mapping[str, Any]  # parameters of our preset
     compared_odes: tuple[str, ...]  # by `--ode all`
-    is_generated: bool = False  # by definition, not as a stand-in
+    is_generated: bool = False  # always, not as a stand-in
     takes_n_cases: bool = True
     takes_n_times: bool = False
     takes_keep: bool = False
@@ -78,7 +78,7 @@ class Task(abc.ABC, Generic[Estimator, Predictions]):
 
     @abc.abstractmethod
     def predict(self, estimator: Estimator, problem: Problem) -> Predictions:
-        """Asks the fitted estimator for all that is scored and drawn; called once per run."""
+        """Returns all predictions to be scored and drawn; called once per run."""
 
     @abc.abstractmethod
     def metrics(self, predictions: Predictions, problem: Problem) -> dict[str, float]:
@@ -88,7 +88,7 @@ class Task(abc.ABC, Generic[Estimator, Predictions]):
     def figures(
         self, predictions: Predictions, problem: Problem, estimator: Estimator
     ) -> dict[str, Any]:
-        """Draws the predictions: axes by the name of their file."""
+        """Draws the predictions; returns axes by the name of their file."""
 
     @abc.abstractmethod
     def measure(self, estimator: Estimator, problem: Problem) -> Costs:
@@ -101,9 +101,9 @@ class Task(abc.ABC, Generic[Estimator, Predictions]):
         """Times the integration of several ODEs in turn, on the same test series."""
 
     def details(self, estimator: Estimator) -> dict[str, Any]:
-        """Returns what the record of such a task says beyond the others."""
+        """Returns additional entries of the record."""
         return {}
 
     def is_stand_in(self, source: str) -> bool:
-        """Says whether data of that source only stand in for the real ones."""
+        """Returns whether data of this source are a stand-in for real data."""
         return source == "synthetic" and not self.is_generated
