@@ -235,9 +235,7 @@ def test_missing_file_gets_stand_in_unless_source_is_real(tmp_path, capsys, monk
     monkeypatch.setattr(datasets, "fetch_activity", fetch)
     assert run("--dataset", "activity", "--n-cases", "60", out=tmp_path) == 0
     printed = capsys.readouterr()
-    assert (
-        "using a synthetic stand-in, since no ConfLongDemo_JSI.txt anywhere" in printed.err
-    )
+    assert "using a synthetic stand-in, since no ConfLongDemo_JSI.txt anywhere" in printed.err
     assert "synthetic stand-in" in printed.out
     assert record_in(tmp_path / "activity-morph")["source"] == "synthetic"
 
