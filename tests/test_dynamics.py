@@ -16,7 +16,7 @@ from latent_morph import FLOWS, DynamicsRegressor, LatentODEReconstructor, as_se
 from latent_morph.estimators import dynamics
 from latent_morph.flows import LinearFlow
 from latent_morph.losses import RolloutLoss, Step
-from latent_morph.models.dynamics import DynamicsModel, measure_fade
+from latent_morph.models.dynamics import DynamicsModel, measure_fade, random_rows, starts_at
 from latent_morph.models.linear_fit import (
     finite_differences,
     fit_matrix,
@@ -583,3 +583,14 @@ def test_dynamics_regressor_measures_spread_fade_unless_given(monkeypatch):
     assert given.history_ != measured.history_
     with pytest.raises(ValueError, match="spread_fade"):
         DynamicsRegressor(spread_fade=0).fit(X)
+
+
+def test_random_rows_never_start_at_an_incomplete_row_with_a_future():
+    """A restart where a channel is missing would take it for zero."""
+    times = np.arange(4.0)
+    values = np.array([[NAN, 1.0], [NAN, 2.0], [3.0, NAN], [4.0, 5.0]])
+    batch = as_series([(times, values)])
+    rows = random_rows(batch, 5, torch.Generator().manual_seed(0))
+    starts = starts_at(batch, rows)
+    complete = batch.mask.all(-1)[0][rows]
+    assert (complete | ~starts.mask.any((1, 2))).all()

@@ -253,3 +253,13 @@ def test_export_rejects_unfitted_estimator(tmp_path):
 def test_classifier_program_accepts_closed_form_recipe():
     model = LatentODEClassifier(**TINY | {"ode": LinearFlow}).fit(*sines(12))
     assert classifier_program(model.model_, model.scaler_, model.classes_).inputs
+
+
+def test_export_takes_a_model_with_dense_output(tmp_path):
+    options = {"dense_output": 1e-6, "inn": {"blocks": 1, "width": 8}}
+    model = DynamicsRegressor(ode_options=options, max_epochs=1, random_state=0).fit(decays(3))
+    program = torch.export.load(model.export(tmp_path / "model.pt2", "torch")).module()
+    starts, times = np.ones((2, model.n_channels_)), np.linspace(0, 2, 300)
+    states = program(torch.from_numpy(starts), torch.from_numpy(times)).numpy()
+    np.testing.assert_allclose(states, model.predict(starts, times), atol=1e-5)
+    assert model.model_.flow.dense_output == 1e-6  # only the exported copy is exact

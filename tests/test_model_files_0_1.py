@@ -12,6 +12,7 @@ from latent_morph import (
     LatentODEPointClassifier,
     LatentODEReconstructor,
 )
+from latent_morph.estimators.migration import upgrade
 
 FOLDER = Path(__file__).parent / "models_0_1"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
@@ -60,3 +61,16 @@ def test_model_of_0_1_is_saved_in_the_present_format(tmp_path, name):
     again = kind.load(model.save(tmp_path / "again.safetensors"))
     arguments = (SERIES,) if name == "classifier" else (STARTS, [0.0, 0.5, 3.0])
     np.testing.assert_array_equal(again.predict(*arguments), model.predict(*arguments))
+
+
+def test_migration_renames_glow_in_the_ode_of_a_gru_ode_encoder():
+    params = {
+        "encoder": "gru-ode",
+        "encoder_ode": "morph",
+        "encoder_ode_options": {"inn": {"coupling": "glow", "blocks": 1}},
+        "bidirectional": True,
+    }
+    config = {"params": params}
+    upgrade(config, {}, 3)
+    options = config["params"]["encoder_options"]["ode_options"]
+    assert options["inn"] == {"coupling": "affine", "blocks": 1}
