@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from benchmarks.models import SETTINGS, make_query, train_estimator
 from benchmarks.rows import Row, make_timing_rows
-from latent_morph.bijections.coupling import PIECE_BYTES, CouplingINN
+from latent_morph.bijections.coupling import CHUNK_BYTES, CouplingINN
 from latent_morph.diagnostics import time_interleaved
 from latent_morph.flows import MorphFlow
 
@@ -32,7 +32,7 @@ def run(*, short: bool, only: str | None = None) -> list[Row]:
         assert isinstance(flow, MorphFlow)
         n_points = len(z0) * times.shape[-1]
         assert isinstance(flow.warp, CouplingINN)
-        piece = min(n_points, PIECE_BYTES // (flow.warp.width * z0.element_size()))
+        piece = min(n_points, CHUNK_BYTES // (flow.warp.width * z0.element_size()))
         layers = [part for part in flow.warp.modules() if isinstance(part, nn.Linear)]
         matrices = [layer.weight.detach() for layer in layers]
         flops = 2 * n_points * sum(matrix.numel() for matrix in matrices)

@@ -5,7 +5,7 @@ import torch
 from helpers import perturb, states
 
 from latent_morph.bijections import Anchored, CouplingINN, FreiaINN, make_inn
-from latent_morph.bijections.coupling import PIECE_BYTES
+from latent_morph.bijections.coupling import CHUNK_BYTES
 from latent_morph.flows import FLOWS
 from latent_morph.nn import ACTIVATIONS
 
@@ -93,7 +93,7 @@ def test_coupling_is_the_same_with_and_without_gradients(goal, inverse):
 @pytest.mark.parametrize("preset", ["compact", "glow"])
 def test_coupling_in_pieces_maps_the_same_points(preset):
     inn, x = perturb(make_inn(3, preset, width=256, seed=0)), states(2, 1500)
-    assert PIECE_BYTES // (inn.width * x.element_size()) < 3000
+    assert CHUNK_BYTES // (inn.width * x.element_size()) < 3000
     with torch.inference_mode():
         image = inn(x)
     torch.testing.assert_close(image, inn(x).detach(), atol=1e-13, rtol=1e-13)

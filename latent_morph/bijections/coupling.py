@@ -17,7 +17,7 @@ from latent_morph.nn import mlp
 
 # Without gradients, points are mapped in chunks whose hidden layer has at most this many bytes,
 # so that intermediate results stay in the cache.
-PIECE_BYTES = 2**21
+CHUNK_BYTES = 2**21
 
 
 @final
@@ -72,12 +72,7 @@ class CouplingINN(Bijection):
         columns = x.movedim(-1, 0)
         shape = columns.shape
         columns = columns.reshape(self.dim, -1)
-        size = max(1, PIECE_BYTES // (self.width * x.element_size()))
-        # With gradients every intermediate result is kept, so that chunks would save nothing.
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or columns.shape[1] <= size:
-            columns = function(columns)
-        else:
-            columns = torch.cat([function(chunk) for chunk in columns.split(size, 1)], 1)
+        columns = map_in_chunks(function, columns, dim=1, width=self.width)
         return columns.view(shape).movedim(0, -1)
 
     def _forward_columns(self, x: Tensor) -> Tensor:
@@ -132,6 +127,19 @@ class AffineCoupling(nn.Module):
         """
         raw, shift = apply_to_columns(conditioner, half).chunk(2)
         return (self.clamp - (2 * self.clamp) * raw.sigmoid()).exp(), shift
+
+
+def map_in_chunks(
+    function: Callable[[Tensor], Tensor], points: Tensor, *, dim: int, width: int
+) -> Tensor:
+    """Applies a pointwise function to chunks of points along `dim`; `width` is its hidden size.
+
+    With gradients every intermediate result is kept, so that chunks would save nothing.
+    """
+    size = max(1, CHUNK_BYTES // (width * points.element_size()))
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or points.shape[dim] <= size:
+        return function(points)
+    return torch.cat([function(chunk) for chunk in points.split(size, dim)], dim)
 
 
 def apply_to_columns(network: nn.Sequential, x: Tensor) -> Tensor:

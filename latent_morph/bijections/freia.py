@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.bijections.base import Bijection
-from latent_morph.bijections.coupling import PIECE_BYTES, merge_permutations
+from latent_morph.bijections.coupling import map_in_chunks, merge_permutations
 from latent_morph.checks import check_choice, check_count, check_positive
 from latent_morph.nn import mlp
 
@@ -94,10 +94,7 @@ class FreiaINN(Bijection):
         rows = x.reshape(-1, self.dim)
         if not len(rows):  # not supported by all of FrEIA's modules
             return x
-        size = max(1, PIECE_BYTES // (self.width * x.element_size()))
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or len(rows) <= size:
-            return function(rows).view(x.shape)
-        return torch.cat([function(chunk) for chunk in rows.split(size)]).view(x.shape)
+        return map_in_chunks(function, rows, dim=0, width=self.width).view(x.shape)
 
     def _forward_rows(self, x: Tensor) -> Tensor:
         for block, order in zip(self.blocks, self.enter, strict=True):

@@ -39,11 +39,11 @@ class MorphEncoder(Encoder):
         self,
         n_channels: int,
         latent_dim: int,
-        *,
         hidden_dim: int = 64,
+        *,
         layers: int = 3,
         modes: int = 16,
-        dropout: float = 0.1,
+        dropout: float = 0.2,
         pool: int = 1,
         warp_blocks: int = 1,
     ) -> None:

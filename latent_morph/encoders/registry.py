@@ -17,28 +17,6 @@ _FLOW_DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def morph(
-    n_channels: int,
-    latent_dim: int,
-    hidden_dim: int = 64,
-    *,
-    layers: int = 3,
-    modes: int = 16,
-    dropout: float = 0.2,
-    pool: int = 1,
-) -> MorphEncoder:
-    """Builds the encoder in closed form; see `MorphEncoder`."""
-    return MorphEncoder(
-        n_channels,
-        latent_dim,
-        hidden_dim=hidden_dim,
-        layers=layers,
-        modes=modes,
-        dropout=dropout,
-        pool=pool,
-    )
-
-
 def gru_ode(
     n_channels: int,
     latent_dim: int,
@@ -63,7 +41,9 @@ def gru_ode(
     )
 
 
-ENCODERS: Registry[EncoderRecipe] = Registry("encoder", {"morph": morph, "gru-ode": gru_ode})
+ENCODERS: Registry[EncoderRecipe] = Registry(
+    "encoder", {"morph": MorphEncoder, "gru-ode": gru_ode}
+)
 
 
 def register(name: str, recipe: EncoderRecipe) -> None:
