@@ -10,10 +10,11 @@ PACKAGE = Path(__file__).parent.parent / "latent_morph"
 # Lowest first. A module may import from its own layer and from those above it in this list.
 LAYERS = [
     {"checks", "seeding"},
-    {"nn", "registry", "series"},
+    {"nn", "recurrence", "registry", "series"},
     {"io"},
     {"bijections"},
     {"flows"},
+    {"filters"},
     {"encoders"},
     {"models"},
     {"losses"},
@@ -26,7 +27,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The numerical core knows nothing of data containers.
-NEVER_SEE_SERIES = {"nn", "bijections", "flows"}
+NEVER_SEE_SERIES = {"nn", "recurrence", "bijections", "flows", "filters"}
 
 
 def modules() -> list[Path]:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from latent_morph.encoders.recurrence import chunked_recurrence, linear_recurrence
+from latent_morph.recurrence import chunked_recurrence, linear_recurrence
 
 pytestmark = pytest.mark.usefixtures("float64")
 

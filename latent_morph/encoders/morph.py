@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from latent_morph.bijections import make_inn
 from latent_morph.checks import check_count
 from latent_morph.encoders.base import Encoder, Encoding
-from latent_morph.encoders.recurrence import damped_rotation, linear_recurrence
 from latent_morph.nn import dropout, mlp
+from latent_morph.recurrence import damped_rotation, linear_recurrence
 
 
 @final

@@ -1,0 +1,20 @@
+"""Filters in continuous time: features of irregular series that need no training."""
+
+from latent_morph.filters.bank import BLOCKS, Bank
+from latent_morph.filters.interpolant import Interpolant, interpolate, resample
+from latent_morph.filters.kernels import Kernels
+from latent_morph.filters.modes import Modes
+from latent_morph.filters.observations import Observations
+from latent_morph.filters.statistics import Statistics
+
+__all__ = [
+    "BLOCKS",
+    "Bank",
+    "Interpolant",
+    "Kernels",
+    "Modes",
+    "Observations",
+    "Statistics",
+    "interpolate",
+    "resample",
+]

@@ -1,0 +1,108 @@
+"""Bank: modes, kernels and observations of a series, as one vector of features."""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from latent_morph.filters.interpolant import interpolate
+from latent_morph.filters.kernels import N_KERNELS, N_TAPS, Kernels
+from latent_morph.filters.modes import Modes
+from latent_morph.filters.observations import Observations
+
+BLOCKS = ("modes", "kernels", "observations")
+# Modes per channel and direction: so many in all, but at least so many for each.
+N_MODES, MIN_MODES = 256, 6
+N_LAGS = 12
+# Biases per kernel, shared out among the lags.
+N_BIASES = 48
+# Training series among whose outputs biases are drawn.
+BIAS_CASES = 64
+# The fastest mode decays by this power of e over the median gap between rows.
+_FASTEST = 0.7
+
+
+class Bank(nn.Module):
+    """Features of irregular series that need no training, only the scale of times and values.
+
+    Args:
+        n_channels: C.
+        n_lags: Number of lags of the kernels; see `choose_lags`.
+    """
+
+    def __init__(self, n_channels: int, n_lags: int) -> None:
+        super().__init__()
+        self.modes = Modes(n_channels, max(MIN_MODES, N_MODES // n_channels))
+        self.kernels = Kernels(n_channels, n_lags, max(1, N_BIASES // n_lags))
+        self.observations = Observations(n_channels)
+
+    @classmethod
+    def fit(cls, values: Tensor, times: Tensor, mask: Tensor, generator: torch.Generator) -> Self:
+        """Builds a bank for training series.
+
+        Args:
+            values: (N, T, C) scaled, finite.
+            times: (N, T), non-decreasing.
+            mask: (N, T, C), False in the padding.
+            generator: Source of randomness.
+        """
+        n_cases, n_times, n_channels = values.shape
+        gap, span = _measure_times(times, mask.any(-1))
+        # The grid of the kernels has at most about twice as many points as a series has rows.
+        step = max(gap, span / (2 * n_times))
+        lags = choose_lags(span / step)
+        bank = cls(n_channels, len(lags))
+        slowest, fastest = 1 / span, _FASTEST / gap
+        bank.modes.draw(slowest, max(slowest, fastest), generator)
+        bank.observations.draw(slowest, max(slowest, fastest))
+        bank.kernels.draw(step, lags, generator)
+        drawn = torch.randperm(n_cases, generator=generator)[:BIAS_CASES]
+        interpolant = interpolate(values[drawn], times[drawn], mask[drawn])
+        bank.modes.fit(interpolant, generator)
+        bank.kernels.fit(interpolant, generator)
+        return bank
+
+    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+        """Maps series to features (N, F)."""
+        interpolant = interpolate(values, times, mask)
+        return torch.cat(
+            [
+                self.modes(interpolant),
+                self.kernels(interpolant),
+                self.observations(interpolant, mask),
+            ],
+            dim=1,
+        )
+
+    def sizes(self) -> list[int]:
+        """Returns the number of features of each block, in the order of `BLOCKS`."""
+        return [len(part.names()) for part in (self.modes, self.kernels, self.observations)]
+
+    def names(self) -> list[str]:
+        """Returns the names of the features."""
+        return [*self.modes.names(), *self.kernels.names(), *self.observations.names()]
+
+    def numbers_per_row(self) -> int:
+        """Estimates the largest number of intermediate numbers per row of a series."""
+        modes = self.modes.phases.numel()
+        return 12 * modes + 4 * N_KERNELS + N_TAPS
+
+
+def choose_lags(n_steps: float) -> Tensor:
+    """Returns different lags from one step to those with which the taps cover a whole span."""
+    longest = max(1.0, n_steps / (N_TAPS - 1))
+    lags = longest ** torch.linspace(0, 1, N_LAGS)
+    return lags.round().long().unique()
+
+
+def _measure_times(times: Tensor, observed: Tensor) -> tuple[float, float]:
+    """Returns the median gap between observed rows and the longest span, 1 where there is none."""
+    known = torch.where(observed, times, -torch.inf)
+    latest = known.cummax(1).values
+    gaps = times[:, 1:] - latest[:, :-1]
+    gaps = gaps[observed[:, 1:] & (gaps > 0) & gaps.isfinite()]
+    if not len(gaps):
+        return 1.0, 1.0
+    first = torch.where(observed, times, torch.inf).amin(1)
+    spans = latest[:, -1] - first
+    return float(gaps.median()), float(spans[spans.isfinite()].max())

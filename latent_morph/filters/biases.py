@@ -1,0 +1,26 @@
+"""Biases: thresholds of a filter's output, drawn among its outputs for training series."""
+
+import torch
+from torch import Tensor
+
+_SHIFT = 1e-3
+
+
+def draw_biases(outputs: Tensor, n_biases: int, generator: torch.Generator) -> Tensor:
+    """Draws quantiles of outputs at random levels.
+
+    Constant pieces of a series give outputs that are equal up to rounding. A shift by a small part
+    of the spread keeps biases away from them, so that rounding does not decide what is above.
+
+    Args:
+        outputs: (R, F) of R rows and F filters.
+        n_biases: B.
+        generator: Source of randomness.
+
+    Returns:
+        (B, F).
+    """
+    levels = torch.rand(n_biases, outputs.shape[1], generator=generator)
+    index = (levels * (len(outputs) - 1)).long()
+    spread = outputs.std(0, correction=0)
+    return outputs.sort(0).values.gather(0, index) + _SHIFT * (1 + levels) * spread

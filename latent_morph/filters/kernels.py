@@ -1,0 +1,108 @@
+"""Kernels: weights at nine taps in time, applied to mixtures of the channels, and pooled."""
+
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from latent_morph.filters.biases import draw_biases
+from latent_morph.filters.interpolant import Interpolant, resample
+
+N_TAPS = 9
+N_KERNELS = 84  # choices of three out of nine taps
+N_GROUPS = 6  # of kernels with a mixture of channels each, if there are several channels
+_MAX_MIXED = 9
+
+
+class Kernels(nn.Module):
+    """The 84 kernels of MiniRocket, with taps at multiples of several time lags.
+
+    Of the nine taps three have the weight 2 and six have -1, so that a constant gives 0. The taps
+    read the interpolants of the channels, which are constant beyond the ends of a series. With
+    several channels, each group of kernels reads the sum of a random subset of them.
+
+    A. Dempster, D. F. Schmidt, G. I. Webb: MiniRocket, a very fast (almost) deterministic
+    transform for time series classification. KDD 2021.
+
+    Args:
+        n_channels: C.
+        n_lags: L.
+        n_biases: B, per kernel and lag.
+    """
+
+    step: Tensor
+    lags: Tensor
+    mixtures: Tensor
+    weights: Tensor
+    biases: Tensor
+
+    def __init__(self, n_channels: int, n_lags: int, n_biases: int) -> None:
+        super().__init__()
+        n_groups = 1 if n_channels == 1 else N_GROUPS
+        per_group = N_KERNELS // n_groups
+        self.register_buffer("step", torch.ones((), dtype=torch.float64))
+        self.register_buffer("lags", torch.ones(n_lags, dtype=torch.int64))
+        self.register_buffer("mixtures", torch.ones(n_lags, n_channels, n_groups))
+        self.register_buffer("weights", torch.zeros(n_lags, n_groups, N_TAPS, per_group))
+        self.register_buffer("biases", torch.zeros(n_lags, n_biases, N_KERNELS))
+
+    def draw(self, step: float, lags: Tensor, generator: torch.Generator) -> None:
+        """Sets the step of the grid and the lags, in steps, and draws mixtures of channels."""
+        self.step = torch.tensor(step, dtype=torch.float64)
+        self.lags = lags
+        n_lags, n_channels, n_groups = self.mixtures.shape
+        shape = n_lags, n_groups, 1
+        # The number of channels mixed is log-uniform, as in MiniRocket.
+        most = torch.tensor(min(n_channels, _MAX_MIXED) + 1.0)
+        n_mixed = (most ** torch.rand(shape, generator=generator)).long()
+        draws = torch.rand(n_lags, n_groups, n_channels, generator=generator)
+        rank = draws.argsort(-1).argsort(-1)
+        self.mixtures = (rank < n_mixed).float().transpose(1, 2)
+        chosen = torch.tensor(list(combinations(range(N_TAPS), 3)))
+        kernels = torch.full((N_KERNELS, N_TAPS), -1.0).scatter(1, chosen, 2.0)
+        order = torch.rand(n_lags, N_KERNELS, generator=generator).argsort(-1)
+        self.weights = kernels[order].unflatten(1, (n_groups, -1)).transpose(2, 3).contiguous()
+
+    def fit(self, interpolant: Interpolant, generator: torch.Generator) -> None:
+        """Draws biases among the outputs for training series."""
+        grid, inside = self._resample(interpolant)
+        n_biases = self.biases.shape[1]
+        for i in range(len(self.lags)):
+            self.biases[i] = draw_biases(self.outputs(grid, i)[inside], n_biases, generator)
+
+    def outputs(self, grid: Tensor, i: int) -> Tensor:
+        """Returns outputs (N, G, 84) of the kernels with lag i on a grid (N, G, C)."""
+        last = grid.shape[1] - 1
+        point = torch.arange(grid.shape[1], device=grid.device)
+        tap = torch.arange(N_TAPS, device=grid.device) - N_TAPS // 2
+        index = (point.unsqueeze(1) + tap * self.lags[i]).clamp(0, last)
+        mixed = (grid @ self.mixtures[i]).movedim(-1, 0)  # (groups, N, G)
+        taps = mixed[:, :, index]  # (groups, N, G, 9)
+        return (taps @ self.weights[i].unsqueeze(1)).movedim(0, 2).flatten(2)
+
+    def forward(self, interpolant: Interpolant) -> Tensor:
+        """Returns the shares of the grid above each bias (N, L * B * 84)."""
+        grid, inside = self._resample(interpolant)
+        weights = (inside / inside.sum(1, keepdim=True)).to(grid.dtype).unsqueeze(1)
+        shares = []
+        for i in range(len(self.lags)):
+            outputs = self.outputs(grid, i)
+            shares += [(weights @ (outputs > b).to(grid.dtype)).squeeze(1) for b in self.biases[i]]
+        return torch.cat(shares, dim=1)
+
+    def names(self) -> list[str]:
+        """Returns the names of the features."""
+        n_lags, n_biases, _ = self.biases.shape
+        return [
+            f"lag {lag} kernel {kernel}: share above bias {bias}"
+            for lag in range(n_lags)
+            for bias in range(n_biases)
+            for kernel in range(N_KERNELS)
+        ]
+
+    def _resample(self, interpolant: Interpolant) -> tuple[Tensor, Tensor]:
+        # One point more than within the longest span, where every series has ended: a series then
+        # does not depend on the others of its batch.
+        n_points = (interpolant.span.amax(0) / self.step).floor().long() + 2
+        # Not int(), which an exported program cannot do.
+        return resample(interpolant, self.step, n_points.item())  # type: ignore[arg-type]
