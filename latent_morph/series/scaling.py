@@ -10,9 +10,12 @@ from torch import Tensor
 from latent_morph.checks import check_choice
 from latent_morph.series.batch import SeriesBatch
 
-SCALES = ("standard", "shared", "log", "none")
+SCALES = ("standard", "shared", "log", "robust", "none")
 # Of "log": the quantile of a channel's absolute values below which the transform is linear.
 _THRESHOLD_QUANTILE = 0.01
+# Of "robust": values are nearly unchanged up to so many scales, and logarithmic beyond.
+_ROBUST_RANGE = 3.0
+_NORMAL_IQR = 1.349  # interquartile range of a standard normal distribution
 
 
 class SeriesScaler:
@@ -25,12 +28,15 @@ class SeriesScaler:
         values: "standard" subtracts the mean and divides by the standard deviation of each
             channel; "shared" divides all channels by the same number, which preserves angles and
             ratios of lengths; "log" first takes the signed logarithm of each value, so that small
-            values of a channel count as much as large ones; "none" leaves values unchanged.
+            values of a channel count as much as large ones; "robust" subtracts the median, divides
+            by the interquartile range (of a normal distribution: its standard deviation) and
+            compresses what lies more than about three of these away, so that a few absurd values
+            neither set the scale nor dominate; "none" leaves values unchanged.
         origin: "case" lets every case start at time 0. "absolute" counts from the earliest time
             in `fit`, for data in which it matters *when* a series starts.
 
     Attributes:
-        mean_: (C,) float64, 0 for a channel never observed.
+        mean_: (C,) float64, the median for "robust"; 0 for a channel never observed.
         scale_: (C,) float64, 1 for a channel that is constant or never observed.
         threshold_: (C,) float64 for "log", else None. asinh(value / threshold) is logarithmic far
             above the threshold and linear below it.
@@ -80,6 +86,8 @@ class SeriesScaler:
             self.mean_, self.scale_ = _mean_and_std(
                 self._log_transform(values), batch.mask, weights
             )
+        if self.values == "robust":
+            self.mean_, self.scale_ = _median_and_iqr(values, batch.mask, weights, self.scale_)
         if self.values == "shared":
             self.scale_ = self.scale_.square().mean().sqrt().expand(batch.n_channels).clone()
         if center is not None:
@@ -104,11 +112,14 @@ class SeriesScaler:
         """Scales values (..., C)."""
         self._check_channels("values", values.shape[-1])
         centred = self._log_transform(values) - self.mean_.to(values)
-        return centred / self.scale_.to(values)
+        scaled = centred / self.scale_.to(values)
+        return _compress(scaled) if self.values == "robust" else scaled
 
     def inverse_values(self, values: Tensor) -> Tensor:
         """Converts scaled values (..., C) to the units of the data."""
         self._check_channels("values", values.shape[-1])
+        if self.values == "robust":
+            values = (values / _ROBUST_RANGE).sinh() * _ROBUST_RANGE
         unscaled = values * self.scale_.to(values) + self.mean_.to(values)
         if self.threshold_ is None:
             return unscaled
@@ -118,6 +129,8 @@ class SeriesScaler:
         """Converts velocities (..., C) at scaled `values` (..., C) to the units of the data."""
         self._check_channels("values", values.shape[-1])
         scale = self.scale_.to(values)
+        if self.values == "robust":
+            velocity = velocity * (values / _ROBUST_RANGE).cosh()
         unscaled = velocity * scale / _as_tensor(self.time_scale_).to(values)
         if self.threshold_ is None:
             return unscaled
@@ -127,9 +140,10 @@ class SeriesScaler:
     def inverse_scale(self, deviation: Tensor) -> Tensor:
         """Converts standard deviations (..., C) of scaled values to the units of the data."""
         self._check_channels("deviation", deviation.shape[-1])
-        if self.threshold_ is not None:
+        if self.values in ("log", "robust"):
             raise ValueError(
-                "values must be a linear scale to convert a standard deviation, got 'log'"
+                "values must be a linear scale to convert a standard deviation, "
+                f"got {self.values!r}"
             )
         return deviation * self.scale_.to(deviation)
 
@@ -219,6 +233,32 @@ def _mean_and_std(values: Tensor, mask: Tensor, weights: Tensor) -> tuple[Tensor
     std = (torch.bincount(channel, weights=squares, minlength=n_channels) / total).sqrt()
     is_constant = std <= 1e-12 * mean.abs()  # rounding of the mean leaves a constant this std
     return mean.cpu(), std.masked_fill(is_constant, 1.0).cpu()
+
+
+def _compress(scaled: Tensor) -> Tensor:
+    return (scaled / _ROBUST_RANGE).asinh() * _ROBUST_RANGE
+
+
+def _median_and_iqr(
+    values: Tensor, mask: Tensor, weights: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weighted median and scaled interquartile range (C,) of the observed values.
+
+    A channel of which half the values are equal has `std` (C,) as its scale.
+    """
+    median, scale = torch.zeros_like(std), std.clone()
+    for channel in range(values.shape[-1]):
+        observed = mask[..., channel]
+        sizes, order = values[..., channel][observed].sort()
+        if not len(sizes):
+            continue
+        cumulative = weights[..., channel][observed][order].cumsum(0)
+        levels = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64, device=sizes.device)
+        index = torch.searchsorted(cumulative, levels * cumulative[-1])
+        low, median[channel], high = sizes[index.clamp(max=len(sizes) - 1)]
+        if high - low > 1e-12 * sizes[index].abs().max():
+            scale[channel] = (high - low) / _NORMAL_IQR
+    return median, scale
 
 
 def _low_quantile(values: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
