@@ -6,9 +6,12 @@ if TYPE_CHECKING:
     from latent_morph.encoders import ENCODERS
     from latent_morph.estimators import (
         DynamicsRegressor,
+        FilterBank,
+        FilterBankClassifier,
         LatentODEClassifier,
         LatentODEPointClassifier,
         LatentODEReconstructor,
+        SeriesStatistics,
     )
     from latent_morph.flows import FLOWS, Flow, IntegrationError, LinearFlow, MorphFlow, SolverFlow
     from latent_morph.series import SeriesBatch, as_series, from_long
@@ -33,6 +36,8 @@ _HOMES = {
     "EarlyStopping": "training",
     "ENCODERS": "encoders",
     "FLOWS": "flows",
+    "FilterBank": "estimators",
+    "FilterBankClassifier": "estimators",
     "Flow": "flows",
     "IntegrationError": "flows",
     "LatentODEClassifier": "estimators",
@@ -41,6 +46,7 @@ _HOMES = {
     "LinearFlow": "flows",
     "MorphFlow": "flows",
     "SeriesBatch": "series",
+    "SeriesStatistics": "estimators",
     "SolverFlow": "flows",
     "TensorBoardLog": "training",
     "TrainingError": "training",
@@ -56,6 +62,8 @@ __all__ = [
     "ENCODERS",
     "EarlyStopping",
     "FLOWS",
+    "FilterBank",
+    "FilterBankClassifier",
     "Flow",
     "IntegrationError",
     "LatentODEClassifier",
@@ -64,6 +72,7 @@ __all__ = [
     "LinearFlow",
     "MorphFlow",
     "SeriesBatch",
+    "SeriesStatistics",
     "SolverFlow",
     "TensorBoardLog",
     "TrainingError",

@@ -2,12 +2,18 @@
 
 from latent_morph.estimators.classifier import LatentODEClassifier
 from latent_morph.estimators.dynamics import DynamicsRegressor
+from latent_morph.estimators.filter_classifier import FilterBankClassifier
+from latent_morph.estimators.filters import FilterBank
 from latent_morph.estimators.points import LatentODEPointClassifier
 from latent_morph.estimators.reconstructor import LatentODEReconstructor
+from latent_morph.estimators.statistics import SeriesStatistics
 
 __all__ = [
     "DynamicsRegressor",
+    "FilterBank",
+    "FilterBankClassifier",
     "LatentODEClassifier",
     "LatentODEPointClassifier",
     "LatentODEReconstructor",
+    "SeriesStatistics",
 ]

@@ -1,44 +1,23 @@
-"""SeriesEstimator: the base of all estimators: input checks and training settings."""
+"""SeriesEstimator: the base of all estimators: checks of their inputs."""
 
-from collections.abc import Sequence
-from numbers import Integral
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from latent_morph.checks import check_device
 from latent_morph.estimators.inputs import is_table
-from latent_morph.estimators.parameters import DTYPES
 from latent_morph.estimators.persistence import PersistentEstimator
 from latent_morph.series import Data, SeriesBatch, as_series
-from latent_morph.training import AnyCallback, Callback, History, ProgressLog, Settings
 
 
 class SeriesEstimator(PersistentEstimator):
-    """Validates inputs as scikit-learn does, and makes the settings of training."""
+    """Validates inputs as scikit-learn does."""
 
     _noun: ClassVar[str] = "series"  # name of a case in errors
-
-    # Parameters that methods here use, declared by the constructors of subclasses.
-    optimizer: str
-    learning_rate: float
-    weight_decay: float
-    schedule: str
-    gradient_clip: float | None
-    max_epochs: int
-    budget: float | None
-    patience: int | None
-    checkpoint: str | Path | None
-    resume: bool
-    device: str
-    dtype: str
-    random_state: Any
-    verbose: int | bool
-    callbacks: Sequence[AnyCallback] | None
+    # The attribute that `fit` sets last, so that an interrupted fit does not count.
+    _last_fitted: ClassVar[str] = "model_"
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()
@@ -47,7 +26,7 @@ class SeriesEstimator(PersistentEstimator):
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "history_")  # set last, so that an interrupted fit does not count
+        return hasattr(self, self._last_fitted)
 
     def _validate_series(self, X: Data, *, reset: bool, min_columns: int = 1) -> SeriesBatch:
         """Converts X; 2-D tables also pass scikit-learn's own checks.
@@ -66,7 +45,7 @@ class SeriesEstimator(PersistentEstimator):
         if not len(batch):
             raise ValueError(f"X must have at least one {self._noun}, got none")
         if reset:
-            self.__dict__.pop("history_", None)  # of an earlier fit
+            self.__dict__.pop(self._last_fitted, None)  # of an earlier fit
             self.fitted_on_table_ = table
             self.n_channels_ = batch.n_channels
             self.n_features_in_ = X.shape[1] if table else batch.n_channels
@@ -77,41 +56,3 @@ class SeriesEstimator(PersistentEstimator):
                 f"X must have {self.n_channels_} channels as in fit, got {batch.n_channels}"
             )
         return batch
-
-    def _validate_training(self) -> int:
-        """Checks parameters of training and returns a seed."""
-        check_device("device", self.device)
-        if self.resume and not isinstance(self.random_state, Integral):
-            # Another seed would validate on cases that were trained on before.
-            raise ValueError(
-                f"random_state must be an integer to resume, got {self.random_state!r}"
-            )
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _make_settings(self, batch_size: int) -> Settings:
-        return Settings(
-            optimizer=self.optimizer,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-            schedule=self.schedule,
-            gradient_clip=self.gradient_clip,
-            batch_size=batch_size,
-            max_epochs=self.max_epochs,
-            budget=self.budget,
-            patience=self.patience,
-            checkpoint=None if self.checkpoint is None else Path(self.checkpoint),
-            resume=self.resume,
-        )
-
-    def _make_callbacks(self) -> list[AnyCallback]:
-        log: list[Callback] = [ProgressLog()] if self.verbose else []
-        return [*log, *(self.callbacks or ())]
-
-    def _finish(self, history: History) -> None:
-        self.best_epoch_ = history.best_epoch
-        self.n_iter_ = len(history.rows)
-        self.history_ = history.rows
-
-    def _fitted_dtype(self) -> torch.dtype:
-        """Returns the dtype of the fitted model, whatever `dtype` was set to since."""
-        return DTYPES[self._fitted_params["dtype"]]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d, compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils import column_or_1d
 from sklearn.utils.validation import _check_y, check_consistent_length
 from torch import Tensor
 
 from latent_morph.encoders import EncoderRecipe
 from latent_morph.estimators.decoding import DecodingMixin
 from latent_morph.estimators.inputs import select_weighted_cases
+from latent_morph.estimators.labels import LabelMixin
 from latent_morph.estimators.parameters import CLASSIFIER, Parameter, documented
 from latent_morph.estimators.programs import classifier_program
 from latent_morph.flows import FlowRecipe
@@ -24,8 +24,8 @@ from latent_morph.series import Data, Examples
 from latent_morph.training import AnyCallback
 
 
-class ClassifierBase(ClassifierMixin, DecodingMixin):
-    """Parameters, label encoding and file contents of both classifiers."""
+class ClassifierBase(ClassifierMixin, LabelMixin, DecodingMixin):
+    """Parameters of both classifiers."""
 
     _parameters: ClassVar[Mapping[str, Parameter]] = CLASSIFIER
 
@@ -108,46 +108,10 @@ class ClassifierBase(ClassifierMixin, DecodingMixin):
         self.verbose = verbose
         self.callbacks = callbacks
 
-    def _check_target(self, y: Data) -> None:
-        if y is None:
-            # The message that scikit-learn's tests expect.
-            raise ValueError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None"
-            )
-
-    def _encode_labels(self, y: np.ndarray) -> np.ndarray:
-        """Sets `classes_` and returns class codes of the shape of `y`."""
-        check_classification_targets(y.ravel())
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        return codes.reshape(y.shape)
-
-    def _class_factors(self, codes: np.ndarray, weight: np.ndarray | None) -> Tensor | None:
-        """Returns class weights (K,) from the codes and weights of all labels."""
-        if self.class_weight is None:
-            return None
-        if self.class_weight == "balanced" and weight is not None:
-            totals = np.bincount(codes, weight)  # scikit-learn accepts weights only since 1.7
-            factors = totals.sum() / (len(totals) * totals)
-        else:
-            labels = self.classes_[codes]
-            factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
-        return torch.from_numpy(factors)
-
     def _validation_score(
         self, model: LatentODE, examples: Examples, class_weight: Tensor | None
     ) -> float:
         return accuracy(model, examples, class_weight, self.batch_size)
-
-    def _extra_config(self) -> dict[str, Any]:
-        return {"classes": self.classes_.tolist(), "classes_dtype": self.classes_.dtype.str}
-
-    def _restore_extra(self, config: dict[str, Any]) -> None:
-        dtype = np.dtype(config["classes_dtype"])
-        if dtype.itemsize * len(config["classes"]) > 2**24:
-            raise ValueError(
-                f"classes must take at most 16 MB, got {len(config['classes'])} of {dtype}"
-            )
-        self.classes_ = np.array(config["classes"], dtype=dtype)
 
     def _n_classes(self) -> int:
         return len(self.classes_)

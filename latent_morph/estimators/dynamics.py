@@ -11,7 +11,6 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from latent_morph.estimators.base import SeriesEstimator
 from latent_morph.estimators.inputs import as_query_times, is_table, select_weighted_cases
 from latent_morph.estimators.parameters import (
     COUNT_OR_ZERO,
@@ -25,6 +24,7 @@ from latent_morph.estimators.parameters import (
 )
 from latent_morph.estimators.programs import dynamics_program
 from latent_morph.estimators.split import split_trajectories
+from latent_morph.estimators.trained import TrainedEstimator
 from latent_morph.flows import FlowRecipe, LinearFlow, MorphFlow, resolve_flow
 from latent_morph.io.export import Program
 from latent_morph.losses import ERRORS, RolloutLoss
@@ -148,7 +148,7 @@ PARAMETERS: dict[str, Parameter] = TRAINING | {
 
 
 @documented
-class DynamicsRegressor(SeriesEstimator):
+class DynamicsRegressor(TrainedEstimator):
     """Learns an autonomous ODE from trajectories and rolls it out from new starts.
 
     `predict` returns trajectories from any starts at any times, `vector_field` the velocity of any

@@ -11,9 +11,9 @@ from torch import Tensor
 from latent_morph.bijections.compiling import compile_bijections
 from latent_morph.checks import check_choice
 from latent_morph.encoders import ENCODERS, Encoder, EncoderRecipe
-from latent_morph.estimators.base import SeriesEstimator
 from latent_morph.estimators.parameters import DTYPES
 from latent_morph.estimators.split import split_cases
+from latent_morph.estimators.trained import TrainedEstimator
 from latent_morph.flows import FlowRecipe, resolve_flow
 from latent_morph.losses import LatentODELoss
 from latent_morph.models import Decoder, LatentODE, LatentOutput, PointHead, SeriesHead
@@ -22,7 +22,7 @@ from latent_morph.series import Data, Examples, SeriesBatch, SeriesScaler
 from latent_morph.training import train
 
 
-class LatentODEBase(SeriesEstimator):
+class LatentODEBase(TrainedEstimator):
     """Builds and fits the model; subclasses add parameters, labels and predictions."""
 
     _head_type: ClassVar[type[PointHead] | type[SeriesHead] | None] = None

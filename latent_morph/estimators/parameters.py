@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from latent_morph.models.decoders import HEADS
 from latent_morph.training import OPTIMIZERS, SCHEDULES
@@ -200,21 +200,54 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
     ),
 }
 
+# Parameters of the filter bank and its relatives.
+FILTERS: dict[str, Parameter] = {
+    "max_memory": Parameter(
+        [POSITIVE],
+        "float",
+        "Megabytes for intermediate results: series are processed so many at a time. One series "
+        "alone may need more. Does not change results.",
+    ),
+    "device": TRAINING["device"],
+    "random_state": Parameter(
+        ["random_state"],
+        "int, RandomState instance or None",
+        "Seed of the random filters; the same seed gives the same features.",
+    ),
+}
+
+# Parameters of the classifiers on the filter bank.
+FILTER_CLASSIFIER: dict[str, Parameter] = FILTERS | {
+    "head": Parameter(
+        [HasMethods(["fit", "predict"]), None],
+        "classifier or None",
+        "Classifier of the features. None is a ridge regression on the classes, whose "
+        "regularisation and probabilities are calibrated by leaving one series out at a time, in "
+        "closed form. Any classifier of scikit-learn may take its place; features are "
+        "standardised for it.",
+    ),
+    "class_weight": CLASSIFIER["class_weight"]._replace(meaning="Weights of the classes."),
+}
+
 # Fitted attributes of all estimators.
 ATTRIBUTES = {
-    "model_": ("torch module", "The trained network."),
+    "model_": ("torch module", "What computes the predictions."),
     "scaler_": ("SeriesScaler", "Scales of the training series."),
-    "history_": ("list of dict", "One row per epoch: losses, validation score, seconds."),
-    "best_epoch_": ("int", "The epoch whose weights were kept."),
-    "n_iter_": ("int", "Number of epochs run."),
-    "n_train_": ("int", "Number of training series."),
-    "n_val_": ("int", "Number of validation series."),
     "n_channels_": ("int", "Number of channels."),
     "n_features_in_": ("int", "Number of columns of a 2-D X, otherwise of channels."),
     "fitted_on_table_": (
         "bool",
         "Whether X was 2-D; a 2-D X in predictions must then have as many columns.",
     ),
+}
+
+# Fitted attributes of estimators that gradients train.
+TRAINED_ATTRIBUTES = {
+    "history_": ("list of dict", "One row per epoch: losses, validation score, seconds."),
+    "best_epoch_": ("int", "The epoch whose weights were kept."),
+    "n_iter_": ("int", "Number of epochs run."),
+    "n_train_": ("int", "Number of training series."),
+    "n_val_": ("int", "Number of validation series."),
 }
 
 _Class = TypeVar("_Class", bound=type)
@@ -239,7 +272,11 @@ def documented(cls: _Class) -> _Class:
         )
         for name, parameter in signature.parameters.items()
     ]
-    attributes = [_format_entry(name, *about) for name, about in ATTRIBUTES.items()]
+    attributes = [
+        _format_entry(name, *about)
+        for name, about in (ATTRIBUTES | TRAINED_ATTRIBUTES).items()
+        if name in ATTRIBUTES or "max_epochs" in signature.parameters
+    ]
     doc = inspect.cleandoc(cls.__doc__ or "")
     doc = doc.replace("{parameters}", "\n".join(parameters))
     cls.__doc__ = doc.replace("{attributes}", "\n".join(attributes))

@@ -1,6 +1,5 @@
 """PersistentEstimator: saves, pickles and exports fitted estimators."""
 
-import math
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,7 +15,6 @@ from latent_morph.io.export import Program, write_program
 from latent_morph.io.model_file import UNREADABLE, limit_allocation, read_model, write_model
 from latent_morph.seeding import seeded
 from latent_morph.series import SeriesScaler
-from latent_morph.training import History
 
 
 class PersistentEstimator(BaseEstimator):
@@ -30,14 +28,10 @@ class PersistentEstimator(BaseEstimator):
     _loadable: ClassVar[dict[str, type["PersistentEstimator"]]] = {}
 
     model_: Any
-    scaler_: SeriesScaler
+    scaler_: SeriesScaler  # absent where series keep their units
     n_channels_: int
     n_features_in_: int
     fitted_on_table_: bool
-    n_train_: int
-    n_val_: int
-    history_: list[dict[str, float]]
-    best_epoch_: int
     device: str
     _fitted_params: dict[str, Any]
 
@@ -49,10 +43,6 @@ class PersistentEstimator(BaseEstimator):
         """Builds the untrained network from parameters and fitted attributes."""
         raise NotImplementedError
 
-    def _finish(self, history: History) -> None:
-        """Sets the remaining fitted attributes after training, `history_` last."""
-        raise NotImplementedError
-
     def _program(self) -> Program:
         """Returns the fitted model as a program for `export`."""
         raise NotImplementedError
@@ -62,11 +52,16 @@ class PersistentEstimator(BaseEstimator):
         return {}
 
     def _restore_extra(self, config: dict[str, Any]) -> None:
-        """Restores what `_extra_config` returned."""
+        """Restores what `_extra_config` returned, before the network is rebuilt."""
+
+    def _restore_last(self, config: dict[str, Any]) -> None:
+        """Restores what depends on the network."""
 
     def _remember_params(self) -> None:
         """Stores the parameters of the fit, since they may be changed later."""
-        self._fitted_params = self.get_params(deep=False) | {"callbacks": None}
+        self._fitted_params = self.get_params(deep=False)
+        if "callbacks" in self._fitted_params:
+            self._fitted_params["callbacks"] = None
 
     def _rebuild_model(self, tensors: dict[str, Tensor]) -> nn.Module:
         """Builds the network from the parameters of the fit, with these weights."""
@@ -129,7 +124,7 @@ class PersistentEstimator(BaseEstimator):
             estimator._restore(config)
             estimator._restore_extra(config)
             estimator.model_ = estimator._rebuild_model(tensors)
-            estimator._finish(History(config["history"], config["best_epoch"], math.nan))
+            estimator._restore_last(config)
         except UNREADABLE as problem:
             raise ValueError(f"{path} must hold a complete model, got {problem!r}") from problem
         if not isinstance(estimator, cls):
@@ -164,33 +159,28 @@ class PersistentEstimator(BaseEstimator):
         for name, value in params.items():
             if callable(value):
                 raise ValueError(f"{name} must be a registered name to be saved, got a function")
-        if not isinstance(params["random_state"], (int, np.integer, type(None))):
+        if not isinstance(params.get("random_state"), (int, np.integer, type(None))):
             params["random_state"] = None
         params["class_weight"] = _dict_to_pairs(params.get("class_weight"))
         return {
             "estimator": type(self).__name__,
             "params": params,
-            "scaler": self.scaler_.state(),
+            "scaler": self.scaler_.state() if hasattr(self, "scaler_") else None,
             "n_channels": self.n_channels_,
             "n_features_in": self.n_features_in_,
             "feature_names_in": getattr(self, "feature_names_in_", None),
             "fitted_on_table": self.fitted_on_table_,
-            "history": self.history_,
-            "best_epoch": self.best_epoch_,
-            "n_train": self.n_train_,
-            "n_val": self.n_val_,
         }
 
     def _restore(self, config: dict[str, Any]) -> None:
-        """Restores what `_make_config` returned, except parameters and history."""
+        """Restores what `_make_config` returned, except parameters."""
         self.n_channels_ = config["n_channels"]
         self.n_features_in_ = config["n_features_in"]
         self.fitted_on_table_ = config["fitted_on_table"]
         if config["feature_names_in"] is not None:
             self.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-        self.scaler_ = SeriesScaler.from_state(config["scaler"])
-        self.n_train_ = config["n_train"]
-        self.n_val_ = config["n_val"]
+        if config["scaler"] is not None:
+            self.scaler_ = SeriesScaler.from_state(config["scaler"])
 
     # Pickle, joblib and skops
 
@@ -199,13 +189,15 @@ class PersistentEstimator(BaseEstimator):
         if "model_" in state:
             weights = self.model_.state_dict()
             state["model_"] = {name: value.cpu().numpy() for name, value in weights.items()}
+        if "scaler_" in state:
             state["scaler_"] = self.scaler_.state()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "model_" in state:
+        if "scaler_" in state:
             self.scaler_ = SeriesScaler.from_state(state["scaler_"])
+        if "model_" in state:
             weights = {name: torch.as_tensor(value) for name, value in state["model_"].items()}
             self.model_ = self._rebuild_model(weights)
 

@@ -38,7 +38,7 @@ def classifier_program(
     axes = ("N", "T") if answer == "points" else ("N",)
     return Program(
         _Classifier(model, scaler, answer),
-        _make_series_inputs(scaler),
+        _make_series_inputs(len(scaler.mean_)),
         {"probabilities": (*axes, len(classes))},
         _SERIES_NOTES | {"classes": classes.tolist()},
     )
@@ -53,7 +53,7 @@ def reconstructor_program(model: LatentODE, scaler: SeriesScaler, noise: Tensor)
         noise: (S, D) draws for the mean and the standard deviation; with S = 0 the posterior's
             mean is decoded.
     """
-    inputs = _make_series_inputs(scaler) | {"query_times": (torch.float64, ("N", "Q"))}
+    inputs = _make_series_inputs(len(scaler.mean_)) | {"query_times": (torch.float64, ("N", "Q"))}
     answer = ("N", "Q", len(scaler.mean_))
     notes = {"query_times": "in the units of the data", "n_samples": len(noise)}
     return Program(
@@ -78,14 +78,47 @@ def dynamics_program(model: DynamicsModel, scaler: SeriesScaler) -> Program:
     )
 
 
+def features_program(
+    model: nn.Module,
+    scaler: SeriesScaler | None,
+    n_channels: int,
+    n_features: int,
+    dtype: torch.dtype = torch.float32,
+) -> Program:
+    """Returns the program `values, times, mask -> features`, like `transform`.
+
+    Args:
+        model: Maps values, times and mask to features (N, F).
+        scaler: Its scaler; None if it takes series in the units of the data.
+        n_channels: C.
+        n_features: F.
+        dtype: Of the values that the model takes.
+    """
+    return Program(
+        _Features(model, scaler, dtype),
+        _make_series_inputs(n_channels),
+        {"features": ("N", n_features)},
+        _SERIES_NOTES,
+    )
+
+
+def probabilities_program(model: nn.Module, scaler: SeriesScaler, classes: np.ndarray) -> Program:
+    """Returns the program `values, times, mask -> probabilities` of a model of logits."""
+    return Program(
+        _Probabilities(model, scaler, torch.float32),
+        _make_series_inputs(len(scaler.mean_)),
+        {"probabilities": ("N", len(classes))},
+        _SERIES_NOTES | {"classes": classes.tolist()},
+    )
+
+
 def _make_series_inputs(
-    scaler: SeriesScaler,
+    n_channels: int,
 ) -> dict[str, tuple[torch.dtype, tuple[str | int, ...]]]:
-    channels = len(scaler.mean_)
     return {
-        "values": (torch.float64, ("N", "T", channels)),
+        "values": (torch.float64, ("N", "T", n_channels)),
         "times": (torch.float64, ("N", "T")),
-        "mask": (torch.bool, ("N", "T", channels)),
+        "mask": (torch.bool, ("N", "T", n_channels)),
     }
 
 
@@ -103,30 +136,63 @@ def _prepare_flow(flow: Flow) -> Flow:
     return flow
 
 
-class _LatentProgram(nn.Module):
+class _SeriesProgram(nn.Module):
+    """A program that scales series, or leaves them in the units of the data."""
+
+    def __init__(self, scaler: SeriesScaler | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.scaler = scaler
+        self.dtype = dtype
+
+    def prepare(
+        self, values: Tensor, times: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Returns scaled values and times, the mask, and which rows are present (N, T)."""
+        present = ~times.isnan()
+        mask = mask & present.unsqueeze(-1) & ~values.isnan()
+        last = torch.where(present, times, -torch.inf).amax(1, keepdim=True)
+        times = torch.where(present, times, last)
+        values = torch.where(mask, values, 0.0)
+        if self.scaler is not None:
+            times = self.scaler.scale_times(times, times[:, 0])
+            values = torch.where(mask, self.scaler.transform_values(values), 0.0)
+        return values.to(self.dtype), times, mask, present
+
+
+class _Features(_SeriesProgram):
+    def __init__(self, model: nn.Module, scaler: SeriesScaler | None, dtype: torch.dtype) -> None:
+        super().__init__(scaler, dtype)
+        self.model = copy.deepcopy(model).cpu()
+
+    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+        values, times, mask, _ = self.prepare(values, times, mask)
+        return self.model(values, times, mask)
+
+
+class _Probabilities(_Features):
+    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(values, times, mask).softmax(-1)
+
+
+class _LatentProgram(_SeriesProgram):
     """A program that scales and encodes series."""
 
+    scaler: SeriesScaler
+
     def __init__(self, model: LatentODE, scaler: SeriesScaler) -> None:
-        super().__init__()
+        super().__init__(scaler, next(model.decoder.parameters()).dtype)
         if not isinstance(model.encoder, MorphEncoder):
             raise ValueError(
                 f"encoder must be 'morph' to be exported, got a {type(model.encoder).__name__}"
             )
         self.model = copy.deepcopy(model).cpu()
-        self.scaler = scaler
         self.flow = _prepare_flow(self.model.flow)
-        self.dtype = next(model.decoder.parameters()).dtype
 
     def encode(
         self, values: Tensor, times: Tensor, mask: Tensor
     ) -> tuple[Encoding, Tensor, Tensor]:
         """Returns the encoding, scaled times (N, T) and which rows are present (N, T)."""
-        present = ~times.isnan()
-        mask = mask & present.unsqueeze(-1) & ~values.isnan()
-        last = torch.where(present, times, -torch.inf).amax(1, keepdim=True)
-        times = self.scaler.scale_times(torch.where(present, times, last), times[:, 0])
-        values = self.scaler.transform_values(torch.where(mask, values, 0.0))
-        values = torch.where(mask, values, 0.0).to(self.dtype)
+        values, times, mask, present = self.prepare(values, times, mask)
         return self.model.encoder._encode(values, times, mask), times, present
 
     def trajectory(self, z0: Tensor, times: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Models: the latent ODE of irregular series, and an ODE on the states themselves."""
+"""Models: the latent ODE of irregular series, an ODE on the states, a head for features."""
 
 from latent_morph.models.decoders import Decoder, Emission, PointHead, SeriesHead
 from latent_morph.models.dynamics import DynamicsModel
 from latent_morph.models.latent_ode import LatentODE, LatentOutput
+from latent_morph.models.ridge import RidgeChoice, RidgeHead
 
 __all__ = [
     "Decoder",
@@ -11,5 +12,7 @@ __all__ = [
     "LatentODE",
     "LatentOutput",
     "PointHead",
+    "RidgeChoice",
+    "RidgeHead",
     "SeriesHead",
 ]

@@ -1,0 +1,192 @@
+"""FilterBank: features of series that need no training, and the base of its relatives."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from latent_morph.checks import check_count, check_device
+from latent_morph.estimators.base import SeriesEstimator
+from latent_morph.estimators.parameters import FILTERS, Parameter, documented
+from latent_morph.estimators.programs import features_program
+from latent_morph.filters import Bank
+from latent_morph.io.export import Program
+from latent_morph.series import Data, SeriesBatch, SeriesScaler
+
+
+class FilterEstimator(SeriesEstimator):
+    """Scales series and applies a module to them, in parts that fit in the memory."""
+
+    _parameters: ClassVar[Mapping[str, Parameter]] = FILTERS
+
+    # Parameters that methods here use, declared by the constructors of subclasses.
+    max_memory: float
+
+    def _prepare(self, batch: SeriesBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns scaled values, times and mask, on the device."""
+        scaled = self.scaler_.transform(batch).to(self.device, torch.float32)
+        return scaled.values, scaled.times, scaled.mask
+
+    def _parts(self, batch: SeriesBatch, numbers_per_row: int) -> Iterator[tuple[slice, Any]]:
+        """Yields inputs of a module that needs so many numbers per row."""
+        case_bytes = 4 * numbers_per_row * batch.n_times
+        size = max(1, int(self.max_memory * 2**20 / case_bytes))
+        for start in range(0, len(batch), size):
+            chosen = slice(start, start + size)
+            yield chosen, self._prepare(batch[chosen].trim())
+
+
+class BankEstimator(FilterEstimator):
+    """Fits and applies a bank."""
+
+    random_state: Any
+
+    def _fit_bank(self, batch: SeriesBatch, weight: np.ndarray | None = None) -> Bank:
+        """Fits the scaler and the bank to training series."""
+        check_device("device", self.device)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._remember_params()
+        factors = None if weight is None else torch.from_numpy(weight)
+        self.scaler_ = SeriesScaler("robust").fit(batch, weight=factors)
+        scaled = self.scaler_.transform(batch).to(dtype=torch.float32)
+        generator = torch.Generator().manual_seed(seed)
+        bank = Bank.fit(scaled.values, scaled.times, scaled.mask, generator).to(self.device)
+        self.n_lags_ = len(bank.kernels.lags)
+        return bank
+
+    def _new_bank(self) -> Bank:
+        return Bank(self.n_channels_, self.n_lags_)
+
+    def _compute_features(self, bank: Bank, batch: SeriesBatch) -> Tensor:
+        """Returns the features (N, F)."""
+        features = torch.empty(len(batch), sum(bank.sizes()))
+        with torch.no_grad():
+            for chosen, inputs in self._parts(batch, bank.numbers_per_row()):
+                features[chosen] = bank(*inputs).cpu()
+        return features
+
+    def _extra_config(self) -> dict[str, Any]:
+        return super()._extra_config() | {"n_lags": self.n_lags_}
+
+    def _restore_extra(self, config: dict[str, Any]) -> None:
+        super()._restore_extra(config)
+        self.n_lags_ = check_count("n_lags", config["n_lags"])
+
+
+class FeatureTransformer(TransformerMixin, FilterEstimator):
+    """Methods of the transformers."""
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def transform(self, X: Data) -> np.ndarray:
+        """Computes the features of series.
+
+        Parameters
+        ----------
+        X : series
+            The observations.
+
+        Returns
+        -------
+        ndarray of shape (n_cases, n_features)
+            In the order of `get_feature_names_out`.
+        """
+        check_is_fitted(self)
+        return self._transform(self._validate_series(X, reset=False))
+
+    def _transform(self, batch: SeriesBatch) -> np.ndarray:
+        raise NotImplementedError
+
+    def get_feature_names_out(self, input_features: Data = None) -> np.ndarray:
+        """Returns the names of the features; `x0` is the first channel.
+
+        Parameters
+        ----------
+        input_features : None
+            Ignored; exists because scikit-learn passes it.
+        """
+        check_is_fitted(self)
+        return np.array(self.model_.names(), dtype=object)
+
+    def _program(self) -> Program:
+        return features_program(
+            self.model_, self.scaler_, self.n_channels_, len(self.model_.names())
+        )
+
+
+@documented
+class FilterBank(FeatureTransformer, BankEstimator):
+    """Features of irregular series from a bank of filters in continuous time.
+
+    Each channel is read as a piecewise linear function of time, through which three kinds of
+    filters look: damped rotations, solved exactly over every gap, in both directions of time;
+    kernels of nine taps at multiples of several time lags; and what the mask itself says, how
+    often and how long ago was measured. Their outputs are pooled over time. Nothing is trained,
+    and only scales are learned from the data. Series may have unequal lengths, missing values and
+    arbitrary times.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    {attributes}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import RidgeClassifierCV
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from latent_morph import FilterBank
+    >>> rng = np.random.default_rng(0)
+    >>> times = [np.sort(rng.uniform(0, 6, rng.integers(8, 15))) for _ in range(60)]
+    >>> X = [(t, np.sin((1 + i % 2) * t)) for i, t in enumerate(times)]
+    >>> y = ["fast" if i % 2 else "slow" for i in range(60)]
+    >>> model = make_pipeline(FilterBank(random_state=0), RidgeClassifierCV()).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    model_: Bank
+
+    def __init__(
+        self,
+        *,
+        max_memory: float = 256.0,
+        device: str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.max_memory = max_memory
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Data, y: Data = None) -> Self:
+        """Learns the scales of times, values and outputs from series.
+
+        Parameters
+        ----------
+        X : series
+            Anything `latent_morph.as_series` accepts: 2-D or 3-D arrays with NaN, lists of arrays,
+            of `(times, values)` or of DataFrames, a `SeriesBatch`.
+        y : None
+            Ignored.
+        """
+        self._validate_params()
+        batch = self._validate_series(X, reset=True)
+        self.model_ = self._fit_bank(batch)
+        return self
+
+    def _transform(self, batch: SeriesBatch) -> np.ndarray:
+        return self._compute_features(self.model_, batch).numpy()
+
+    def _new_model(self) -> nn.Module:
+        return self._new_bank()

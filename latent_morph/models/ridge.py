@@ -1,0 +1,247 @@
+"""RidgeHead: a linear classifier of features, regularised and calibrated by leaving one out."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+# Relative to a Gram matrix whose diagonal is about 1.
+ALPHAS = tuple(10.0 ** (k / 2) for k in range(-6, 9))
+# Cases from which the weights of blocks are chosen.
+SEARCH_CASES = 1000
+# Makes the offsets unique, of which a common part has no effect.
+_OFFSET_PENALTY = 1e-6
+
+
+class RidgeChoice(NamedTuple):
+    """What leaving one out has chosen.
+
+    Attributes:
+        alpha: The strength of the regularisation.
+        block_weights: The weight of each block of features.
+        score: The fraction of cases that are classified correctly when left out.
+    """
+
+    alpha: float
+    block_weights: tuple[float, ...]
+    score: float
+
+
+class RidgeHead(nn.Module):
+    """Maps features to the logarithms of class probabilities, up to a constant.
+
+    Args:
+        n_features: F.
+        n_classes: K.
+    """
+
+    mean: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, n_features: int, n_classes: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(n_features))
+        self.register_buffer("weight", torch.zeros(n_features, n_classes))
+        self.register_buffer("bias", torch.zeros(n_classes))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Maps (N, F) to logits (N, K)."""
+        return (features - self.mean) @ self.weight + self.bias
+
+    @classmethod
+    def fit(
+        cls,
+        features: Tensor,
+        codes: Tensor,
+        weight: Tensor | None = None,
+        *,
+        sizes: Sequence[int] | None = None,
+        candidates: Sequence[tuple[float, ...]] = ((1.0,),),
+    ) -> tuple[Self, RidgeChoice]:
+        """Fits ridge regression on the classes, in closed form.
+
+        Each block of features is standardised and weighted so that blocks of weight 1 contribute
+        equally. The weights of the blocks and the strength of the regularisation have the least
+        squared error on cases left out one at a time. On the same outputs, of cases left out,
+        class probabilities are calibrated.
+
+        Args:
+            features: (N, F), which are standardised in place.
+            codes: (N,) classes 0 .. K - 1, each occurring.
+            weight: (N,) positive weights of the cases; 1 by default.
+            sizes: Numbers of features of the blocks; one block by default.
+            candidates: Weights of the blocks to choose from.
+        """
+        n_cases, n_features = features.shape
+        sizes = [n_features] if sizes is None else list(sizes)
+        weight = torch.ones(n_cases) if weight is None else weight.float() / weight.float().mean()
+        mean, scale = _standardise(features, weight)
+        targets = torch.nn.functional.one_hot(codes).double() * 2 - 1
+        block_weights = _choose_block_weights(features, targets, weight, sizes, candidates)
+        factors = _block_factors(sizes, block_weights)
+        solution = _solve(features.mul_(factors), targets, weight)
+        slope, offset = _calibrate(solution.left_out, codes, weight)
+        head = cls(n_features, targets.shape[1])
+        head.mean = mean
+        head.weight = (solution.coefficients * (factors * scale).unsqueeze(1) * slope).float()
+        head.bias = (solution.intercept * slope + offset).float()
+        is_correct = (solution.left_out.argmax(1) == codes).double()
+        score = float((is_correct * weight).sum() / weight.sum())
+        return head, RidgeChoice(solution.alpha, block_weights, score)
+
+
+class _Solution(NamedTuple):
+    """Coefficients (F, K), intercept (K,), outputs left out (N, K), and the squared error."""
+
+    coefficients: Tensor
+    intercept: Tensor
+    left_out: Tensor
+    alpha: float
+    error: float
+
+
+def _standardise(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Standardises features in place; returns means and factors (F,), 0 for constant features.
+
+    Means are weighted. Deviations are not: features that vary little where the weight is would be
+    blown up elsewhere.
+    """
+    std = features.std(0, correction=0)
+    mean = (weight / weight.sum()) @ features
+    features -= mean
+    varies = std > 1e-5 * mean.abs() + 1e-9
+    factor = torch.where(varies, 1 / torch.where(varies, std, 1.0), 0.0)
+    features *= factor
+    return mean, factor
+
+
+def _block_factors(sizes: Sequence[int], block_weights: Sequence[float]) -> Tensor:
+    factors = [
+        torch.full((size,), (weight / max(1, size)) ** 0.5)
+        for size, weight in zip(sizes, block_weights, strict=True)
+    ]
+    return torch.cat(factors)
+
+
+def _choose_block_weights(
+    features: Tensor,
+    targets: Tensor,
+    weight: Tensor,
+    sizes: Sequence[int],
+    candidates: Sequence[tuple[float, ...]],
+) -> tuple[float, ...]:
+    if len(candidates) == 1:
+        return candidates[0]
+    # Evenly spaced in the order of classes, which keeps their proportions.
+    order = targets.argmax(1).argsort(stable=True)
+    rows = order[torch.linspace(0, len(order) - 1, min(len(order), SEARCH_CASES)).round().long()]
+    some, targets, weight = features[rows], targets[rows], weight[rows]
+    grams = [
+        (block @ block.t()).double() / max(1, block.shape[1])
+        for block in some.split(list(sizes), 1)
+    ]
+    errors = []
+    for candidate in candidates:
+        gram = sum(w * gram for w, gram in zip(candidate, grams, strict=True))
+        errors.append(_solve_dual(gram, targets, weight)[1])
+    return candidates[int(np.argmin(errors))]
+
+
+def _solve(features: Tensor, targets: Tensor, weight: Tensor) -> _Solution:
+    """Solves for the regularisation of the least error on cases left out."""
+    intercept = (weight.double() @ targets) / weight.double().sum()
+    if len(features) <= features.shape[1]:
+        gram = (features @ features.t()).double()
+        alpha, error, dual, left_out = _solve_dual(gram, targets, weight)
+        dual = (dual * weight.double().sqrt().unsqueeze(1)).float()
+        coefficients = (features.t() @ dual).double()
+    else:
+        alpha, error, coefficients, left_out = _solve_primal(features, targets, weight)
+    # Features have mean 0, by weight.
+    return _Solution(coefficients, intercept, left_out, alpha, error)
+
+
+def _solve_dual(
+    gram: Tensor, targets: Tensor, weight: Tensor
+) -> tuple[float, float, Tensor, Tensor]:
+    """Solves with a Gram matrix (N, N).
+
+    Returns:
+        The regularisation, the error, dual coefficients (N, K) and outputs left out (N, K).
+    """
+    root = weight.double().sqrt().unsqueeze(1)
+    share = weight.double() / weight.double().sum()
+    centred = root * (targets - share @ targets)
+    values, vectors = torch.linalg.eigh(root * gram * root.t())
+    values = values.clamp(min=0)
+    projected, squares = vectors.t() @ centred, vectors.square()
+    best = None
+    for alpha in ALPHAS:
+        inverse = 1 / (values + alpha)
+        dual = vectors @ (inverse.unsqueeze(1) * projected)
+        # The residual of a case left out is its residual over 1 minus its leverage, of which the
+        # intercept has a share.
+        remaining = (alpha * (squares @ inverse) - share).clamp(min=1e-9).unsqueeze(1)
+        residual = alpha * dual / remaining
+        error = float(residual.square().mean())
+        if best is None or error < best[1]:
+            best = alpha, error, dual, targets - residual / root
+    assert best is not None
+    return best
+
+
+def _solve_primal(
+    features: Tensor, targets: Tensor, weight: Tensor
+) -> tuple[float, float, Tensor, Tensor]:
+    """Solves with the covariance (F, F); returns what `_solve_dual` does, but coefficients."""
+    root = weight.sqrt().unsqueeze(1)
+    share = weight.double() / weight.double().sum()
+    centred = root.double() * (targets - share @ targets)
+    weighted = root * features
+    values, vectors = torch.linalg.eigh((weighted.t() @ weighted).double())
+    values = values.clamp(min=0)
+    rotated = (weighted @ vectors.float()).double()
+    projected, squares = rotated.t() @ centred, rotated.square()
+    best = None
+    for alpha in ALPHAS:
+        inverse = 1 / (values + alpha)
+        scores = inverse.unsqueeze(1) * projected
+        remaining = (1 - squares @ inverse - share).clamp(min=1e-9).unsqueeze(1)
+        residual = (centred - rotated @ scores) / remaining
+        error = float(residual.square().mean())
+        if best is None or error < best[1]:
+            best = alpha, error, vectors @ scores, targets - residual / root.double()
+    assert best is not None
+    return best
+
+
+def _calibrate(outputs: Tensor, codes: Tensor, weight: Tensor) -> tuple[float, Tensor]:
+    """Returns the slope and the offsets (K,) that give outputs (N, K) the least log loss.
+
+    Targets are smoothed towards the shares of the classes, as if there were one more case for each
+    class, so that outputs which separate the classes have a finite slope.
+    """
+    n_cases, n_classes = outputs.shape
+    z = outputs.numpy()
+    share = (weight.double() / weight.double().sum()).numpy()
+    one_hot = np.eye(n_classes)[codes.numpy()]
+    smoothing = n_classes / n_cases
+    target = (one_hot + smoothing * (share @ one_hot)) / (1 + smoothing)
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        slope = np.exp(theta[0])
+        logits = slope * z + theta[1:]
+        logits -= logits.max(1, keepdims=True)
+        log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        excess = share[:, None] * (np.exp(log_p) - target)
+        gradient = np.concatenate([[slope * (excess * z).sum()], excess.sum(0)])
+        gradient[1:] += 2 * _OFFSET_PENALTY * theta[1:]
+        penalty = _OFFSET_PENALTY * (theta[1:] ** 2).sum()
+        return float(-(share[:, None] * target * log_p).sum() + penalty), gradient
+
+    theta = minimize(loss, np.zeros(1 + n_classes), jac=True, method="L-BFGS-B").x
+    return float(np.exp(theta[0])), torch.from_numpy(theta[1:])
