@@ -23,10 +23,10 @@ from latent_morph.io.export import Program
 from latent_morph.models import RidgeHead
 from latent_morph.series import Data, SeriesBatch
 
-# Weights of modes, kernels and observations, of which leaving one out chooses.
+# Weights of modes, kernels, observations and statistics, of which leaving one out chooses.
 BLOCK_WEIGHTS = tuple(
-    (modes, kernels, observations)
-    for observations in (0.0, 0.1)
+    (modes, kernels, observations, statistics)
+    for observations, statistics in ((0.0, 0.0), (0.1, 1.0))
     for modes, kernels in ((1.0, 1.0), (1.0, 0.25), (0.25, 1.0), (1.0, 0.0), (0.0, 1.0))
 )
 
@@ -67,7 +67,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
     alpha_ : float
         The strength of the ridge regression's regularisation. Absent with a `head`.
     block_weights_ : dict
-        The weights of modes, kernels and observations in it. Absent with a `head`.
+        The weights of modes, kernels, observations and statistics in it. Absent with a `head`.
     loo_score_ : float
         Its accuracy on series left out one at a time. Absent with a `head`.
     head_ : Pipeline
@@ -99,7 +99,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
         *,
         head: Any = None,  # noqa: ANN401
         class_weight: dict[Any, float] | str | None = None,
-        max_memory: float = 256.0,
+        max_memory: float = 64.0,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -197,9 +197,8 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
 
     def _compute_logits(self, batch: SeriesBatch) -> Tensor:
         """Returns (N, K), float64."""
-        parts = self._parts(batch, self.model_.bank.numbers_per_row())
-        with torch.no_grad():
-            return torch.cat([self.model_(*inputs).cpu() for _, inputs in parts]).double()
+        numbers_per_row = self.model_.bank.numbers_per_row()
+        return self._map_parts(self.model_, batch, numbers_per_row).double()
 
     def _forget_head(self) -> None:
         """Removes the attributes of an earlier fit, which may have had another head."""

@@ -39,15 +39,15 @@ class Statistics(nn.Module):
         self.register_buffer("fill", torch.zeros(n_features, dtype=torch.float64))
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """Maps series (N, T, C), (N, T), (N, T, C) to features (N, F), float64."""
+        """Maps series (N, T, C), (N, T), (N, T, C) to features (N, F)."""
         features = self.compute(values, times, mask)
         return torch.where(features.isnan(), self.fill, features)
 
     def compute(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Returns the features (N, F), NaN for a channel without an observation."""
         interpolant = interpolate(values, times, mask)
-        time = interpolant.times.unsqueeze(-1)
-        end = interpolant.span.view(-1, 1, 1)
+        time = interpolant.times.to(values.dtype).unsqueeze(-1)
+        end = interpolant.span.to(values.dtype).unsqueeze(1)
         count = mask.sum(1).to(values.dtype)
         total = torch.where(count > 0, count, torch.nan)
 
@@ -72,7 +72,7 @@ class Statistics(nn.Module):
             interpolant.values[:, 0],
             interpolant.values[:, -1],
             slope,
-            end.squeeze(1) - latest,
+            end - latest,
         ]
         for decay_time in self.decay_times:
             # Relative to the latest observation, so that not all weights vanish.
@@ -82,10 +82,9 @@ class Statistics(nn.Module):
         some = [torch.where(known, x, torch.nan) for x in (centre, *statistics)]
         return torch.cat([count, *some], dim=1)
 
-    def fit(self, values: Tensor, times: Tensor, mask: Tensor) -> None:
+    def fit(self, span: float) -> None:
         """Sets the decay times by the longest span of training series."""
-        span = float(interpolate(values, times, mask).span.max()) or 1.0
-        self.decay_times = torch.tensor(DECAYS, dtype=torch.float64) * span
+        self.decay_times = torch.tensor(DECAYS).to(self.decay_times) * span
 
     def names(self) -> list[str]:
         """Returns the names of the features."""
