@@ -46,17 +46,20 @@ class Bank(nn.Module):
             mask: (N, T, C), False in the padding.
             generator: Source of randomness.
         """
-        n_cases, n_times, n_channels = values.shape
-        gap, span = _measure_times(times, mask.any(-1))
+        observed = mask.any(-1)
+        gap, span = _measure_times(times, observed)
         # The grid of the kernels has at most about twice as many points as a series has rows.
-        step = max(gap, span / (2 * n_times))
+        step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
-        bank = cls(n_channels, len(lags))
+        bank = cls(values.shape[-1], len(lags))
         slowest, fastest = 1 / span, _FASTEST / gap
         bank.modes.draw(slowest, max(slowest, fastest), generator)
         bank.observations.draw(slowest, max(slowest, fastest))
         bank.kernels.draw(step, lags, generator)
-        drawn = torch.randperm(n_cases, generator=generator)[:BIAS_CASES]
+        drawn = torch.randperm(len(values), generator=generator)
+        # Series without any observation come last: they would only give outputs of 0.
+        is_empty = ~observed.any(1)[drawn]
+        drawn = drawn[is_empty.long().argsort(stable=True)][:BIAS_CASES]
         interpolant = interpolate(values[drawn], times[drawn], mask[drawn])
         bank.modes.fit(interpolant, generator)
         bank.kernels.fit(interpolant, generator)
