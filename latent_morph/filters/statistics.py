@@ -7,6 +7,8 @@ from latent_morph.filters.interpolant import interpolate
 
 # Times in which the weight of a value in a decayed mean falls to 1 / e, as fractions of the span.
 DECAYS = (1 / 2, 1 / 8, 1 / 32)
+# Times closer than this part of the span count as equal.
+_EQUAL_TIMES = 1e-12
 KINDS = (
     "count",
     "mean",
@@ -57,7 +59,8 @@ class Statistics(nn.Module):
         centre, centre_time = mean(values), mean(time)
         deviation, lag = values - centre.unsqueeze(1), time - centre_time.unsqueeze(1)
         time_variance = mean(lag.square())
-        has_slope = time_variance > 0
+        # Equal times have a variance of rounding errors.
+        has_slope = time_variance > (_EQUAL_TIMES * end.squeeze(1)).square()
         slope = torch.where(
             has_slope, mean(lag * deviation) / torch.where(has_slope, time_variance, 1.0), 0.0
         )
