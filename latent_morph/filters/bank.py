@@ -53,17 +53,20 @@ class Bank(nn.Module):
             mask: (N, T, C), False in the padding.
             generator: Source of randomness.
         """
-        n_cases, n_times, n_channels = values.shape
-        gap, span = _measure_times(times, mask.any(-1))
+        observed = mask.any(-1)
+        gap, span = _measure_times(times, observed)
         # The grid of the kernels has at most about twice as many points as a series has rows.
-        step = max(gap, span / (2 * n_times))
+        step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
-        bank = cls(n_channels, len(lags))
+        bank = cls(values.shape[-1], len(lags))
         slowest, fastest = 1 / span, _FASTEST / gap
         bank.modes.draw(slowest, max(slowest, fastest), generator)
         bank.observations.draw(slowest, max(slowest, fastest))
         bank.kernels.draw(step, lags, generator)
-        order = torch.randperm(n_cases, generator=generator)
+        order = torch.randperm(len(values), generator=generator)
+        # Series without any observation come last: they would only give outputs of 0.
+        is_empty = ~observed.any(1)[order]
+        order = order[is_empty.long().argsort(stable=True)]
         drawn = order[:SCORE_CASES]
         bank.scores.fit(values[drawn], mask[drawn])
         drawn = order[:BIAS_CASES]

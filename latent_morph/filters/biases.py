@@ -18,8 +18,10 @@ def draw_biases(outputs: Tensor, n_biases: int, generator: torch.Generator) -> T
         generator: Source of randomness.
 
     Returns:
-        (B, F).
+        (B, F); 0 if there are no rows.
     """
+    if not len(outputs):
+        return outputs.new_zeros(n_biases, outputs.shape[1])
     levels = torch.rand(n_biases, outputs.shape[1], generator=generator)
     index = (levels * (len(outputs) - 1)).long()
     spread = outputs.std(0, correction=0)

@@ -11,6 +11,9 @@ from latent_morph.filters.interpolant import Interpolant, resample
 N_TAPS = 9
 N_KERNELS = 84  # choices of three out of nine taps
 N_GROUPS = 6  # of kernels with a mixture of channels each, if there are several channels
+# Kernels see the first part of a series that is so many times as long as what their taps cover,
+# about the longest training series: a single absurd time would fill the memory otherwise.
+MAX_SPANS = 8
 _MAX_MIXED = 9
 
 
@@ -104,5 +107,7 @@ class Kernels(nn.Module):
         # One point more than within the longest span, where every series has ended: a series then
         # does not depend on the others of its batch.
         n_points = (interpolant.span.amax(0) / self.step).floor().long() + 2
+        longest = MAX_SPANS * (N_TAPS - 1) * self.lags.amax(0) + 2
+        n_points = torch.minimum(n_points, longest)
         # Not int(), which an exported program cannot do.
         return resample(interpolant, self.step, n_points.item())  # type: ignore[arg-type]

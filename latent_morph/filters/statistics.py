@@ -57,7 +57,9 @@ class Statistics(nn.Module):
         centre, centre_time = mean(values), mean(time)
         deviation, lag = values - centre.unsqueeze(1), time - centre_time.unsqueeze(1)
         time_variance = mean(lag.square())
-        has_slope = time_variance > 0
+        # Equal times have a variance of rounding errors.
+        rounding = 100 * torch.finfo(time.dtype).eps * end
+        has_slope = time_variance > rounding.square()
         slope = torch.where(
             has_slope, mean(lag * deviation) / torch.where(has_slope, time_variance, 1.0), 0.0
         )

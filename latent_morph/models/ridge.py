@@ -12,6 +12,8 @@ from torch import Tensor, nn
 ALPHAS = tuple(10.0 ** (k / 2) for k in range(-6, 9))
 # Cases from which the weights of blocks are chosen.
 SEARCH_CASES = 1000
+# Of a case, relative to the mean: its residual is divided by the root of its weight.
+_LEAST_WEIGHT = 1e-8
 # Makes the offsets unique, of which a common part has no effect.
 _OFFSET_PENALTY = 1e-6
 
@@ -72,13 +74,13 @@ class RidgeHead(nn.Module):
         Args:
             features: (N, F), which are standardised in place.
             codes: (N,) classes 0 .. K - 1, each occurring.
-            weight: (N,) positive weights of the cases; 1 by default.
+            weight: (N,) weights of the cases, at least one of them positive; 1 by default.
             sizes: Numbers of features of the blocks; one block by default.
             candidates: Weights of the blocks to choose from.
         """
         n_cases, n_features = features.shape
         sizes = [n_features] if sizes is None else list(sizes)
-        weight = torch.ones(n_cases) if weight is None else weight.float() / weight.float().mean()
+        weight = torch.ones(n_cases) if weight is None else _normalise(weight)
         mean, scale = _standardise(features, weight)
         targets = torch.nn.functional.one_hot(codes).double() * 2 - 1
         block_weights = _choose_block_weights(features, targets, weight, sizes, candidates)
@@ -102,6 +104,11 @@ class _Solution(NamedTuple):
     left_out: Tensor
     alpha: float
     error: float
+
+
+def _normalise(weight: Tensor) -> Tensor:
+    """Scales weights to a mean of about 1. A case left out needs a weight: no 0 remains."""
+    return (weight / weight.mean()).clamp(min=_LEAST_WEIGHT).float()
 
 
 def _standardise(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
