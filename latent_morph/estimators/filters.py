@@ -1,6 +1,6 @@
 """FilterBank: features of series that need no training, and the base of its relatives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -42,20 +42,28 @@ class FilterEstimator(SeriesEstimator):
 
         Series of like length are processed together, as many as the memory allows.
         """
+        answer = torch.empty(0)
+        for chosen, result in self._each_part(function, batch, numbers_per_row):
+            if not len(answer):
+                answer = result.new_empty(len(batch), *result.shape[1:])
+            answer[chosen] = result
+        return answer
+
+    def _each_part(
+        self, function: Callable[..., Tensor], batch: SeriesBatch, numbers_per_row: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields indices of series and the function's result for them."""
         n_numbers = self.max_memory * 2**20 / 4
         order = batch.lengths.argsort(descending=True, stable=True)
-        answer, start = torch.empty(0), 0
-        with torch.no_grad():
-            while start < len(batch):
-                n_rows = int(batch.lengths[order[start]])
-                size = max(1, int(n_numbers / (numbers_per_row * n_rows)))
-                chosen = order[start : start + size]
+        start = 0
+        while start < len(batch):
+            n_rows = int(batch.lengths[order[start]])
+            size = max(1, int(n_numbers / (numbers_per_row * n_rows)))
+            chosen = order[start : start + size]
+            with torch.no_grad():
                 result = function(*self._prepare(batch[chosen].trim())).cpu()
-                if start == 0:
-                    answer = result.new_empty(len(batch), *result.shape[1:])
-                answer[chosen] = result
-                start += size
-        return answer
+            yield chosen, result
+            start += size
 
 
 class BankEstimator(FilterEstimator):

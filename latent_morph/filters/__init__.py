@@ -5,6 +5,7 @@ from latent_morph.filters.interpolant import Interpolant, interpolate, measure_t
 from latent_morph.filters.kernels import Kernels
 from latent_morph.filters.modes import Modes
 from latent_morph.filters.observations import Observations
+from latent_morph.filters.points import PointBank, RandomLayer
 from latent_morph.filters.scores import NormalScores
 from latent_morph.filters.statistics import Statistics
 
@@ -16,6 +17,8 @@ __all__ = [
     "Modes",
     "NormalScores",
     "Observations",
+    "PointBank",
+    "RandomLayer",
     "Statistics",
     "interpolate",
     "measure_times",

@@ -54,14 +54,13 @@ class Bank(nn.Module):
             generator: Source of randomness.
         """
         observed = mask.any(-1)
-        gap, span = _measure_times(times, observed)
+        gap, span = measure_gaps(times, observed)
         # The grid of the kernels has at most about twice as many points as a series has rows.
         step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
         bank = cls(values.shape[-1], len(lags))
-        slowest, fastest = 1 / span, _FASTEST / gap
-        bank.modes.draw(slowest, max(slowest, fastest), generator)
-        bank.observations.draw(slowest, max(slowest, fastest))
+        bank.modes.draw(1 / span, max(1 / span, _FASTEST / gap), generator)
+        bank.observations.rates = spread_rates(len(bank.observations.rates), gap, span)
         bank.kernels.draw(step, lags, generator)
         order = torch.randperm(len(values), generator=generator)
         # Series without any observation come last: they would only give outputs of 0.
@@ -113,7 +112,13 @@ def choose_lags(n_steps: float) -> Tensor:
     return lags.round().long().unique()
 
 
-def _measure_times(times: Tensor, observed: Tensor) -> tuple[float, float]:
+def spread_rates(n_rates: int, gap: float, span: float) -> Tensor:
+    """Returns rates evenly spread, by their logarithms, over what gaps and spans can show."""
+    slowest, fastest = 1 / span, max(1 / span, _FASTEST / gap)
+    return slowest * (fastest / slowest) ** ((torch.arange(n_rates) + 0.5) / n_rates)
+
+
+def measure_gaps(times: Tensor, observed: Tensor) -> tuple[float, float]:
     """Returns the median gap between observed rows and the longest span, 1 where there is none."""
     known = torch.where(observed, times, -torch.inf)
     latest = known.cummax(1).values

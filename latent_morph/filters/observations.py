@@ -23,12 +23,6 @@ class Observations(nn.Module):
         self.n_channels = n_channels
         self.register_buffer("rates", torch.ones(n_rates))
 
-    def draw(self, slowest: float, fastest: float) -> None:
-        """Spreads the rates between two limits."""
-        n_rates = len(self.rates)
-        level = (torch.arange(n_rates) + 0.5) / n_rates
-        self.rates = slowest * (fastest / slowest) ** level
-
     def forward(self, times: Tensor, mask: Tensor) -> Tensor:
         """Maps times (N, T) and a mask (N, T, C) to features (N, 2 + C * (2 + 2 * P))."""
         observed, elapsed, end = measure_times(times, mask)
