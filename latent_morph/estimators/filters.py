@@ -64,7 +64,7 @@ class BankEstimator(FilterEstimator):
 
     def _compute_features(self, bank: Bank, batch: SeriesBatch) -> Tensor:
         """Returns the features (N, F)."""
-        features = torch.empty(len(batch), sum(bank.sizes()))
+        features = torch.empty(len(batch), sum(bank.sizes()), dtype=torch.float32)
         with torch.no_grad():
             for chosen, inputs in self._parts(batch, bank.numbers_per_row()):
                 features[chosen] = bank(*inputs).cpu()

@@ -51,7 +51,7 @@ class Bank(nn.Module):
         # The grid of the kernels has at most about twice as many points as a series has rows.
         step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
-        bank = cls(values.shape[-1], len(lags))
+        bank = cls(values.shape[-1], len(lags)).to(values.dtype)
         slowest, fastest = 1 / span, _FASTEST / gap
         bank.modes.draw(slowest, max(slowest, fastest), generator)
         bank.observations.draw(slowest, max(slowest, fastest))

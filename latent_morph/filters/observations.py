@@ -21,13 +21,13 @@ class Observations(nn.Module):
     def __init__(self, n_channels: int, n_rates: int = 3) -> None:
         super().__init__()
         self.n_channels = n_channels
-        self.register_buffer("rates", torch.ones(n_rates))
+        self.register_buffer("rates", torch.ones(n_rates, dtype=torch.float32))
 
     def draw(self, slowest: float, fastest: float) -> None:
         """Spreads the rates between two limits."""
         n_rates = len(self.rates)
         level = (torch.arange(n_rates) + 0.5) / n_rates
-        self.rates = slowest * (fastest / slowest) ** level
+        self.rates = (slowest * (fastest / slowest) ** level).to(self.rates.dtype)
 
     def forward(self, interpolant: Interpolant, mask: Tensor) -> Tensor:
         """Maps an interpolant and its mask (N, T, C) to features (N, 2 + C * (2 + 2 * P))."""
