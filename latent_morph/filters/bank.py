@@ -58,9 +58,10 @@ class Bank(nn.Module):
         # The grid of the kernels has at most about twice as many points as a series has rows.
         step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
-        bank = cls(values.shape[-1], len(lags))
+        bank = cls(values.shape[-1], len(lags)).to(values.dtype)
         bank.modes.draw(1 / span, max(1 / span, _FASTEST / gap), generator)
-        bank.observations.rates = spread_rates(len(bank.observations.rates), gap, span)
+        n_rates = len(bank.observations.rates)
+        bank.observations.rates = spread_rates(n_rates, gap, span).to(values.dtype)
         bank.kernels.draw(step, lags, generator)
         order = torch.randperm(len(values), generator=generator)
         # Series without any observation come last: they would only give outputs of 0.
@@ -90,14 +91,19 @@ class Bank(nn.Module):
 
     def sizes(self) -> list[int]:
         """Returns the number of features of each block, in the order of `BLOCKS`."""
-        return [len(block.names()) for block in self._blocks()]
+        return [len(names) for names in self._block_names()]
 
     def names(self) -> list[str]:
         """Returns the names of the features."""
-        return [name for block in self._blocks() for name in block.names()]
+        return [name for names in self._block_names() for name in names]
 
-    def _blocks(self) -> tuple[Modes, Kernels, Observations, Statistics]:
-        return self.modes, self.kernels, self.observations, self.statistics
+    def _block_names(self) -> list[list[str]]:
+        return [
+            self.modes.names(),
+            self.kernels.names(),
+            self.observations.names(),
+            [f"{name} of the normal scores" for name in self.statistics.names()],
+        ]
 
     def numbers_per_row(self) -> int:
         """Estimates the largest number of intermediate numbers per row of a series."""

@@ -23,7 +23,7 @@ def draw_biases(outputs: Tensor, n_biases: int, generator: torch.Generator) -> T
     """
     if not len(outputs):
         return outputs.new_zeros(n_biases, outputs.shape[1])
-    levels = torch.rand(n_biases, outputs.shape[1], generator=generator)
+    levels = torch.rand(n_biases, outputs.shape[1], generator=generator, dtype=outputs.dtype)
     index = (levels * (len(outputs) - 1)).long()
     spread = outputs.std(0, correction=0)
     # NumPy sorts columns about 20 times as fast as torch.

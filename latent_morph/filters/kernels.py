@@ -45,9 +45,12 @@ class Kernels(nn.Module):
         per_group = N_KERNELS // n_groups
         self.register_buffer("step", torch.ones((), dtype=torch.float64))
         self.register_buffer("lags", torch.ones(n_lags, dtype=torch.int64))
-        self.register_buffer("mixtures", torch.ones(n_lags, n_channels, n_groups))
-        self.register_buffer("weights", torch.zeros(n_lags, n_groups, N_TAPS, per_group))
-        self.register_buffer("biases", torch.zeros(n_lags, n_biases, N_KERNELS))
+        for name, shape in (
+            ("mixtures", (n_lags, n_channels, n_groups)),
+            ("weights", (n_lags, n_groups, N_TAPS, per_group)),
+            ("biases", (n_lags, n_biases, N_KERNELS)),
+        ):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float32))
 
     def draw(self, step: float, lags: Tensor, generator: torch.Generator) -> None:
         """Sets the step of the grid and the lags, in steps, and draws mixtures of channels."""
@@ -56,14 +59,15 @@ class Kernels(nn.Module):
         n_lags, n_channels, n_groups = self.mixtures.shape
         shape = n_lags, n_groups, 1
         # The number of channels mixed is log-uniform, as in MiniRocket.
-        most = torch.tensor(min(n_channels, _MAX_MIXED) + 1.0)
-        n_mixed = (most ** torch.rand(shape, generator=generator)).long()
-        draws = torch.rand(n_lags, n_groups, n_channels, generator=generator)
+        most = torch.tensor(min(n_channels, _MAX_MIXED) + 1.0, dtype=torch.float32)
+        n_mixed = (most ** torch.rand(shape, generator=generator, dtype=torch.float32)).long()
+        draws = torch.rand(n_lags, n_groups, n_channels, generator=generator, dtype=torch.float32)
         rank = draws.argsort(-1).argsort(-1)
-        self.mixtures = (rank < n_mixed).float().transpose(1, 2)
+        self.mixtures = (rank < n_mixed).to(self.mixtures.dtype).transpose(1, 2)
         chosen = torch.tensor(list(combinations(range(N_TAPS), 3)))
-        kernels = torch.full((N_KERNELS, N_TAPS), -1.0).scatter(1, chosen, 2.0)
-        order = torch.rand(n_lags, N_KERNELS, generator=generator).argsort(-1)
+        kernels = torch.full((N_KERNELS, N_TAPS), -1.0, dtype=self.weights.dtype)
+        kernels = kernels.scatter(1, chosen, 2.0)
+        order = torch.rand(n_lags, N_KERNELS, generator=generator, dtype=torch.float32).argsort(-1)
         self.weights = kernels[order].unflatten(1, (n_groups, -1)).transpose(2, 3).contiguous()
 
     def fit(self, interpolant: Interpolant, generator: torch.Generator) -> None:

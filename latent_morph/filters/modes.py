@@ -36,17 +36,17 @@ class Modes(nn.Module):
     def __init__(self, n_channels: int, n_modes: int) -> None:
         super().__init__()
         shape = 2, n_channels, n_modes
-        self.register_buffer("rates", torch.ones(n_modes))
-        self.register_buffer("frequencies", torch.zeros(n_modes))
-        self.register_buffer("phases", torch.zeros(shape))
-        self.register_buffer("biases", torch.zeros(N_BIASES, *shape))
+        self.register_buffer("rates", torch.ones(n_modes, dtype=torch.float32))
+        self.register_buffer("frequencies", torch.zeros(n_modes, dtype=torch.float32))
+        self.register_buffer("phases", torch.zeros(shape, dtype=torch.float32))
+        self.register_buffer("biases", torch.zeros(N_BIASES, *shape, dtype=torch.float32))
 
     def draw(self, slowest: float, fastest: float, generator: torch.Generator) -> None:
         """Draws rates between two limits, frequencies and phases."""
         n_modes = len(self.rates)
 
         def uniform(*shape: int) -> Tensor:
-            return torch.rand(*shape, generator=generator)
+            return torch.rand(*shape, generator=generator, dtype=self.rates.dtype)
 
         level = (torch.arange(n_modes) + uniform(n_modes)) / n_modes
         self.rates = slowest * (fastest / slowest) ** level

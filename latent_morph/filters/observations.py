@@ -21,7 +21,7 @@ class Observations(nn.Module):
     def __init__(self, n_channels: int, n_rates: int = 3) -> None:
         super().__init__()
         self.n_channels = n_channels
-        self.register_buffer("rates", torch.ones(n_rates))
+        self.register_buffer("rates", torch.ones(n_rates, dtype=torch.float32))
 
     def forward(self, times: Tensor, mask: Tensor) -> Tensor:
         """Maps times (N, T) and a mask (N, T, C) to features (N, 2 + C * (2 + 2 * P))."""

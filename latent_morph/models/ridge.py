@@ -46,9 +46,9 @@ class RidgeHead(nn.Module):
 
     def __init__(self, n_features: int, n_classes: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(n_features))
-        self.register_buffer("weight", torch.zeros(n_features, n_classes))
-        self.register_buffer("bias", torch.zeros(n_classes))
+        self.register_buffer("mean", torch.zeros(n_features, dtype=torch.float32))
+        self.register_buffer("weight", torch.zeros(n_features, n_classes, dtype=torch.float32))
+        self.register_buffer("bias", torch.zeros(n_classes, dtype=torch.float32))
 
     def forward(self, features: Tensor) -> Tensor:
         """Maps (N, F) to logits (N, K)."""
@@ -96,7 +96,8 @@ class RidgeHead(nn.Module):
         """
         n_cases, n_features = features.shape
         sizes = [n_features] if sizes is None else list(sizes)
-        weight = torch.ones(n_cases) if weight is None else _normalise(weight)
+        weight = torch.ones(n_cases) if weight is None else weight
+        weight = _normalise(weight)
         mean, scale = _standardise(features, weight)
         targets = torch.nn.functional.one_hot(codes).double() * 2 - 1
         block_weights = _choose_block_weights(features, targets, weight, sizes, candidates)
@@ -144,7 +145,7 @@ def _standardise(features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def _block_factors(sizes: Sequence[int], block_weights: Sequence[float]) -> Tensor:
     factors = [
-        torch.full((size,), (weight / max(1, size)) ** 0.5)
+        torch.full((size,), (weight / max(1, size)) ** 0.5, dtype=torch.float32)
         for size, weight in zip(sizes, block_weights, strict=True)
     ]
     return torch.cat(factors)
