@@ -26,23 +26,25 @@ class NormalScores(nn.Module):
 
     def __init__(self, n_channels: int) -> None:
         super().__init__()
-        self.register_buffer("knots", torch.zeros(len(LEVELS), n_channels))
-        self.register_buffer("scores", torch.zeros(len(LEVELS), n_channels))
+        self.register_buffer("knots", torch.zeros(len(LEVELS), n_channels, dtype=torch.float32))
+        self.register_buffer("scores", torch.zeros(len(LEVELS), n_channels, dtype=torch.float32))
 
     def fit(self, values: Tensor, mask: Tensor) -> None:
         """Learns the maps from values (N, T, C) where the mask is True."""
         ordered = torch.where(mask, values, torch.inf).flatten(0, 1).t().contiguous()
         ordered = ordered.sort(1).values  # (C, N T)
         count = mask.flatten(0, 1).sum(0).unsqueeze(1)
-        index = (torch.tensor(LEVELS) * (count - 1).clamp(min=0)).round().long()
+        levels = torch.tensor(LEVELS, dtype=torch.float64)
+        index = (levels * (count - 1).clamp(min=0)).round().long()
         knots = ordered.gather(1, index)
         # Equal values share their ranks.
         below = torch.searchsorted(ordered, knots)
         up_to = torch.searchsorted(ordered, knots, right=True)
-        share = (below + up_to) / (2 * count.clamp(min=1))
+        share = (below + up_to).double() / (2 * count.clamp(min=1))
+        scores = torch.special.ndtri(share).to(values.dtype)
         known = count > 0
         self.knots = torch.where(known, knots, 0.0).t().contiguous()
-        self.scores = torch.where(known, torch.special.ndtri(share), 0.0).t().contiguous()
+        self.scores = torch.where(known, scores, 0.0).t().contiguous()
 
     def forward(self, values: Tensor) -> Tensor:
         """Maps values (..., C)."""
