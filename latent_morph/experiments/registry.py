@@ -14,10 +14,12 @@ from sklearn.model_selection import train_test_split
 from latent_morph import datasets
 from latent_morph.checks import check_choice
 from latent_morph.estimators import (
+    FilterBankClassifier,
     LatentODEClassifier,
     LatentODEPointClassifier,
 )
 from latent_morph.experiments.dynamics import DynamicsLearner, resample
+from latent_morph.experiments.filters import FilterBankLearner
 from latent_morph.experiments.latent import LatentClassificationLearner, ReconstructionLearner
 from latent_morph.experiments.presets import PAPER_RECONSTRUCTION
 from latent_morph.experiments.problem import SOURCES, Problem, Request
@@ -306,6 +308,7 @@ TASKS: dict[str, Task] = {
                     "max_epochs": 12,
                 },
             ),
+            "filter-bank": FilterBankLearner(estimator=FilterBankClassifier),
         },
         metric="accuracy",
         protocols={"random": "beats for testing are in a file of their own, drawn at random"},
@@ -318,6 +321,7 @@ TASKS: dict[str, Task] = {
                 estimator=LatentODEClassifier,
                 default={"batch_size": 64, "max_epochs": 15, "class_weight": "balanced"},
             ),
+            "filter-bank": FilterBankLearner(estimator=FilterBankClassifier),
         },
         metric="accuracy",
         protocols=_RANDOM,
