@@ -2,12 +2,13 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from latent_morph import FilterBankClassifier
+from latent_morph import FilterBankClassifier, FilterBankPointClassifier
 from latent_morph.experiments import cli, report
 from latent_morph.experiments.classification import (
     Classifications,
@@ -38,7 +39,9 @@ def record_in(folder):
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [
+        ("activity", STAND_IN),
         ("ecg", STAND_IN),
+        pytest.param("activity", ["--protocol", "person"], marks=NEEDS_DATA),
         pytest.param("ecg", ["--keep", "0.5"], marks=NEEDS_DATA),
         pytest.param("physionet", [], marks=NEEDS_DATA),
     ],
@@ -51,7 +54,8 @@ def test_run_filter_bank_writes_record_and_figures(dataset, words, tmp_path, cap
     assert record["n_train"] > record["n_test"] > 0 == record["n_validation"]
     assert set(record["timings"]) == {"training_s", "prediction_s", "threads"}
     assert record["timings"]["training_s"] > 0 and record["n_parameters"] > 0
-    assert set(record["params"]) == {"class_weight", "max_memory", "device"}
+    assert {"class_weight", "max_memory", "device"} <= set(record["params"])
+    assert not {"head", "ode", "random_state"} & set(record["params"])
     scores = record["metrics"]["test"]
     assert {"accuracy", "log_loss", "calibration_error"} <= set(scores)
     assert {"roc_auc", "average_precision", "brier"} <= set(scores) or dataset != "physionet"
@@ -61,7 +65,8 @@ def test_run_filter_bank_writes_record_and_figures(dataset, words, tmp_path, cap
     assert files == figures | {"record.json", "arguments.json", "model.safetensors"}
     printed = capsys.readouterr().out
     name = f"{dataset} (synthetic stand-in)" if words == STAND_IN else dataset
-    assert printed.startswith(f"{name}, filter-bank, default preset, protocol random: test ")
+    protocol = record["protocol"]
+    assert printed.startswith(f"{name}, filter-bank, default preset, protocol {protocol}: test ")
     assert "epochs" not in printed
 
 
@@ -94,6 +99,28 @@ def test_run_filter_bank_resumes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(FilterBankLearner, "fit", refit)
     assert main(["--resume", str(folder)]) == 0
     assert (folder / "filters.png").exists()
+
+
+def test_run_filter_bank_passes_groups(monkeypatch, tmp_path):
+    given = []
+
+    class Grouped(FilterBankPointClassifier):
+        def fit(self, X, y, sample_weight=None, groups=None):
+            given.append(groups)
+            return super().fit(X, y, sample_weight, groups)
+
+    monkeypatch.setitem(
+        TASKS["activity"].learners, "filter-bank", FilterBankLearner(estimator=Grouped)
+    )
+    load = TASKS["activity"].load
+
+    def load_grouped(request):
+        problem = load(request)
+        return replace(problem, groups=np.arange(len(problem.train_X)) % 4)
+
+    monkeypatch.setitem(TASKS, "activity", replace(TASKS["activity"], load=load_grouped))
+    assert run("--dataset", "activity", *STAND_IN, "--n-units", "5", out=tmp_path) == 0
+    assert len(given) == 1 and set(given[0]) == {0, 1, 2, 3}
 
 
 def test_run_filter_bank_passes_parameters(tmp_path):

@@ -1,9 +1,6 @@
 """FilterBankLearner: classifiers on the filter bank, which no gradient trains."""
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -25,19 +22,6 @@ class FilterBankLearner(Learner[Any, Classifications]):
     """A learner for `FilterBankClassifier` and `FilterBankPointClassifier`."""
 
     reserved: ClassVar[frozenset[str]] = Learner.reserved | {"head"}
-
-    def fit(
-        self,
-        estimator: Any,  # noqa: ANN401
-        problem: Problem,
-        folder: Path,
-        *,
-        resume: bool,
-        callbacks: Sequence[Any],
-    ) -> float:
-        start = time.perf_counter()
-        estimator.fit(problem.train_X, problem.train_y)
-        return time.perf_counter() - start
 
     def predict(self, estimator: Any, problem: Problem) -> Classifications:  # noqa: ANN401
         probabilities = np.asarray(estimator.predict_proba(problem.test_X))

@@ -2,6 +2,7 @@
 
 import abc
 import inspect
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,10 +61,9 @@ class Learner(abc.ABC, Generic[Estimator, Predictions]):
         check_device("device", estimator.device)
         return estimator
 
-    @abc.abstractmethod
     def fit(
         self,
-        estimator: Estimator,
+        estimator: Any,  # noqa: ANN401
         problem: Problem,
         folder: Path,
         *,
@@ -72,8 +72,12 @@ class Learner(abc.ABC, Generic[Estimator, Predictions]):
     ) -> float:
         """Fits the estimator and returns the seconds that this took.
 
-        With `resume`, a fit that was interrupted is resumed from what it left in `folder`.
+        A learner that takes long keeps its state in `folder`, and resumes from it with `resume`.
         """
+        groups = {} if problem.groups is None else {"groups": problem.groups}
+        start = time.perf_counter()
+        estimator.fit(problem.train_X, problem.train_y, **groups)
+        return time.perf_counter() - start
 
     @abc.abstractmethod
     def predict(self, estimator: Estimator, problem: Problem) -> Predictions:

@@ -15,6 +15,7 @@ from latent_morph import datasets
 from latent_morph.checks import check_choice
 from latent_morph.estimators import (
     FilterBankClassifier,
+    FilterBankPointClassifier,
     LatentODEClassifier,
     LatentODEPointClassifier,
 )
@@ -288,7 +289,8 @@ TASKS: dict[str, Task] = {
             "latent-ode": LatentClassificationLearner(
                 estimator=LatentODEPointClassifier,
                 default={"encoder_options": {"modes": 8}, "max_epochs": 30},
-            )
+            ),
+            "filter-bank": FilterBankLearner(estimator=FilterBankPointClassifier),
         },
         metric="accuracy",
         protocols={

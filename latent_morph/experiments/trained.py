@@ -54,7 +54,7 @@ class TrainedLearner(Learner[Trained, Predictions], abc.ABC):
 
     def fit(
         self,
-        estimator: Trained,
+        estimator: Any,  # noqa: ANN401
         problem: Problem,
         folder: Path,
         *,
@@ -63,10 +63,9 @@ class TrainedLearner(Learner[Trained, Predictions], abc.ABC):
     ) -> float:
         checkpoint = folder / CHECKPOINT
         estimator.set_params(checkpoint=checkpoint, resume=resume, callbacks=list(callbacks))
-        groups = {} if problem.groups is None else {"groups": problem.groups}
-        fitted: Any = estimator
-        fitted.fit(problem.train_X, problem.train_y, **groups)
+        super().fit(estimator, problem, folder, resume=resume, callbacks=callbacks)
         write_csv(folder / "history.csv", estimator.history_)
+        # Those of all epochs, also before an interruption.
         return float(sum(row["seconds"] for row in estimator.history_))
 
     def figures(
