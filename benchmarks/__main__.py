@@ -24,7 +24,8 @@ from benchmarks import (
 from benchmarks.models import SETTINGS
 from benchmarks.pictures import draw
 from benchmarks.rows import format_markdown
-from benchmarks.trajectories import DYNAMICS, IMITATION, LEARNED
+from benchmarks.trajectories import IMITATION, LEARNED
+from latent_morph.experiments import registry
 from latent_morph.io.atomic import write_bytes_atomic
 from latent_morph.io.records import versions
 
@@ -166,7 +167,7 @@ def _find_misuse(arguments: argparse.Namespace) -> str | None:
         return "--plot must be used with a benchmark of times, got leave_one_out"
     if protocol is not None:
         for each in LEARNED if task is None else (task,):
-            protocols = DYNAMICS[each].protocols
+            protocols = registry.TASKS[each].protocols
             if protocol not in protocols:
                 return (
                     f"--protocol of {each} must be one of {', '.join(protocols)}, got {protocol!r}"

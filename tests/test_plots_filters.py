@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from latent_morph import FilterBank, FilterBankClassifier, plots
+from latent_morph import FilterBank, FilterBankClassifier, FilterBankPointClassifier, plots
 
 RNG = np.random.default_rng(0)
 CLOCKS = [np.sort(RNG.uniform(5, 11, RNG.integers(20, 40))) for _ in range(24)]
@@ -76,6 +76,30 @@ def test_plot_filter_bank_of_classifier_is_a_small_file(tmp_path):
     model = FilterBankClassifier(random_state=0).fit(X, [i % 2 for i in range(len(X))])
     path = plots.save_figure(plots.plot_filter_bank(model, X), tmp_path / "filters.png")
     assert 20_000 < path.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("channel", [0, 1])
+def test_plot_filter_bank_of_point_classifier_shows_decayed_means(channel):
+    y = [np.where(np.cos(t) > 0, "rising", "falling") for t in CLOCKS]
+    model = FilterBankPointClassifier(n_units=10, random_state=0).fit(X, y)
+    axes = plots.plot_filter_bank(model, X, case=3, channel=channel, channel_name="wave")
+    assert axes.shape == (3,) and {ax.get_ylabel() for ax in axes} == {"wave"}
+    times, values = X[3]
+    for ax in axes:
+        *curves, dots = ax.lines
+        assert len(curves) == 4
+        np.testing.assert_array_equal(dots.get_ydata(), values[:, channel])
+        observed = values[np.isfinite(values[:, channel]), channel]
+        for curve in curves:
+            assert observed.min() - 1e-6 <= curve.get_ydata().min()
+            assert curve.get_ydata().max() <= observed.max() + 1e-6
+    # The fastest mean of both sides is nearest to the observations.
+    seen = np.isfinite(values[:, channel])
+    errors = [
+        np.abs(np.interp(times, *curve.get_data()) - values[:, channel])[seen].mean()
+        for curve in axes[2].lines[:4]
+    ]
+    assert errors == sorted(errors, reverse=True)
 
 
 @pytest.mark.parametrize("n_rows", [1, 2])
