@@ -49,7 +49,7 @@ def regressor():
 
 def test_plots_are_exported_and_return_axes():
     names = [name for name in plots.__all__ if name.startswith("plot_")]
-    assert len(names) == 15
+    assert len(names) == 16
     for name in names:
         function = getattr(plots, name)
         assert inspect.signature(function).return_annotation in ("Axes", "np.ndarray"), name

@@ -80,4 +80,4 @@ def test_autograd_functions_are_recurrence_and_adjoint():
                 dotted(base)[-2:] == ["autograd", "Function"] for base in node.bases
             ):
                 functions.append(f"{path.relative_to(PACKAGE)}:{node.name}")
-    assert functions == ["recurrence.py:_LinearRecurrence", "flows/solver.py:_Adjoint"]
+    assert functions == ["flows/solver.py:_Adjoint", "recurrence.py:_LinearRecurrence"]

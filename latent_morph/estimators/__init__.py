@@ -3,6 +3,7 @@
 from latent_morph.estimators.classifier import LatentODEClassifier
 from latent_morph.estimators.dynamics import DynamicsRegressor
 from latent_morph.estimators.filter_classifier import FilterBankClassifier
+from latent_morph.estimators.filter_points import FilterBankPointClassifier
 from latent_morph.estimators.filters import FilterBank
 from latent_morph.estimators.points import LatentODEPointClassifier
 from latent_morph.estimators.reconstructor import LatentODEReconstructor
@@ -12,6 +13,7 @@ __all__ = [
     "DynamicsRegressor",
     "FilterBank",
     "FilterBankClassifier",
+    "FilterBankPointClassifier",
     "LatentODEClassifier",
     "LatentODEPointClassifier",
     "LatentODEReconstructor",

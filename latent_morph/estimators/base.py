@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.utils import check_array
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
-from latent_morph.estimators.inputs import is_table
+from latent_morph.estimators.inputs import as_query_times, is_table
 from latent_morph.estimators.persistence import PersistentEstimator
 from latent_morph.series import Data, SeriesBatch, as_series
 
@@ -56,3 +57,17 @@ class SeriesEstimator(PersistentEstimator):
                 f"X must have {self.n_channels_} channels as in fit, got {batch.n_channels}"
             )
         return batch
+
+    def _validate_fitted(self, X: Data) -> SeriesBatch:
+        """Checks that the estimator is fitted, and converts X."""
+        check_is_fitted(self)
+        return self._validate_series(X, reset=False)
+
+    def _query_times(self, times: Data, batch: SeriesBatch) -> Tensor:
+        """Scales query times, (Q,) shared or (N, Q), to (N, Q)."""
+        raw, starts = as_query_times("times", times), batch.times[:, 0]
+        if raw.ndim not in (1, 2) or (raw.ndim == 2 and len(raw) != len(starts)):
+            raise ValueError(
+                f"times must have shape (Q,) or ({len(starts)}, Q), got {tuple(raw.shape)}"
+            )
+        return self.scaler_.scale_times(raw, starts).expand(len(starts), -1)

@@ -17,15 +17,6 @@ from latent_morph.series import Data, SeriesBatch
 class DecodingMixin(LatentODEBase):
     """Methods of a fitted latent ODE that decode series at any times."""
 
-    def _query_times(self, times: Data, batch: SeriesBatch) -> Tensor:
-        """Scales query times, (Q,) shared or (N, Q), to (N, Q)."""
-        raw, starts = as_query_times("times", times), batch.times[:, 0]
-        if raw.ndim not in (1, 2) or (raw.ndim == 2 and len(raw) != len(starts)):
-            raise ValueError(
-                f"times must have shape (Q,) or ({len(starts)}, Q), got {tuple(raw.shape)}"
-            )
-        return self.scaler_.scale_times(raw, starts).expand(len(starts), -1)
-
     @overload
     def reconstruct(
         self, X: Data, times: Data = ..., *, n_samples: int = ..., return_std: Literal[False] = ...

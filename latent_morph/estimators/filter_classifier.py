@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, clone
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted
 from torch import Tensor, nn
 
 from latent_morph.estimators.filters import BankEstimator
+from latent_morph.estimators.heads import HeadEstimator
 from latent_morph.estimators.inputs import select_weighted_cases
 from latent_morph.estimators.labels import LabelMixin
 from latent_morph.estimators.parameters import FILTER_CLASSIFIER, Parameter, documented
@@ -23,10 +22,10 @@ from latent_morph.io.export import Program
 from latent_morph.models import RidgeHead
 from latent_morph.series import Data, SeriesBatch
 
-# Weights of modes, kernels and observations, of which leaving one out chooses.
+# Weights of modes, kernels, observations and statistics, of which leaving one out chooses.
 BLOCK_WEIGHTS = tuple(
-    (modes, kernels, observations)
-    for observations in (0.0, 0.1)
+    (modes, kernels, observations, statistics)
+    for observations, statistics in ((0.0, 0.0), (0.1, 1.0))
     for modes, kernels in ((1.0, 1.0), (1.0, 0.25), (0.25, 1.0), (1.0, 0.0), (0.0, 1.0))
 )
 
@@ -50,7 +49,7 @@ def _gives_probabilities(classifier: Any) -> bool:  # noqa: ANN401
 
 
 @documented
-class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
+class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstimator):
     """Classifies irregular series, one label each, by a linear head on a filter bank.
 
     The features are those of `FilterBank`. Nothing is trained by gradients: a fit takes seconds
@@ -67,7 +66,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
     alpha_ : float
         The strength of the ridge regression's regularisation. Absent with a `head`.
     block_weights_ : dict
-        The weights of modes, kernels and observations in it. Absent with a `head`.
+        The weights of modes, kernels, observations and statistics in it. Absent with a `head`.
     loo_score_ : float
         Its accuracy on series left out one at a time. Absent with a `head`.
     head_ : Pipeline
@@ -99,7 +98,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
         *,
         head: Any = None,  # noqa: ANN401
         class_weight: dict[Any, float] | str | None = None,
-        max_memory: float = 256.0,
+        max_memory: float = 64.0,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -139,7 +138,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
                 raise ValueError(
                     f"class_weight must be positive for some class, got {self.class_weight!r}"
                 )
-        self._forget_head()
+        self._forget("alpha_", "block_weights_", "loo_score_", "head_")
         if self.head is None:
             head, choice = RidgeHead.fit(
                 features,
@@ -153,9 +152,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
             self.loo_score_ = choice.score
             self.model_ = FilterModel(bank, head.to(self.device))
             return self
-        pipeline = make_pipeline(StandardScaler(), clone(self.head))
-        weights = {} if weight is None else {f"{pipeline.steps[-1][0]}__sample_weight": weight}
-        self.head_ = pipeline.fit(features.numpy(), codes, **weights)
+        self._fit_user_head(features, codes, weight)
         self.model_ = FilterModel(bank, None)
         return self
 
@@ -201,14 +198,8 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
 
     def _compute_logits(self, batch: SeriesBatch) -> Tensor:
         """Returns (N, K), float64."""
-        parts = self._parts(batch, self.model_.bank.numbers_per_row())
-        with torch.no_grad():
-            return torch.cat([self.model_(*inputs).cpu() for _, inputs in parts]).double()
-
-    def _forget_head(self) -> None:
-        """Removes the attributes of an earlier fit, which may have had another head."""
-        for name in ("alpha_", "block_weights_", "loo_score_", "head_"):
-            self.__dict__.pop(name, None)
+        numbers_per_row = self.model_.bank.numbers_per_row()
+        return self._map_parts(self.model_, batch, numbers_per_row).double()
 
     def _new_model(self) -> nn.Module:
         bank = self._new_bank()
@@ -219,13 +210,6 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator):
     def _program(self) -> Program:
         self._check_own_head("exported")
         return probabilities_program(self.model_, self.scaler_, self.classes_)
-
-    def _check_own_head(self, done: str) -> None:
-        if self.model_.head is None:
-            raise ValueError(
-                f"head must be None to be {done}, got a fitted {type(self.head_[-1]).__name__}; "
-                "use pickle, joblib or skops"
-            )
 
     def _extra_config(self) -> dict[str, Any]:
         self._check_own_head("saved")

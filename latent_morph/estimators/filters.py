@@ -1,6 +1,6 @@
 """FilterBank: features of series that need no training, and the base of its relatives."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,13 +32,38 @@ class FilterEstimator(SeriesEstimator):
         scaled = self.scaler_.transform(batch).to(self.device, torch.float32)
         return scaled.values, scaled.times, scaled.mask
 
-    def _parts(self, batch: SeriesBatch, numbers_per_row: int) -> Iterator[tuple[slice, Any]]:
-        """Yields inputs of a module that needs so many numbers per row."""
-        case_bytes = 4 * numbers_per_row * batch.n_times
-        size = max(1, int(self.max_memory * 2**20 / case_bytes))
-        for start in range(0, len(batch), size):
-            chosen = slice(start, start + size)
-            yield chosen, self._prepare(batch[chosen].trim())
+    def _map_parts(
+        self,
+        function: Callable[..., Tensor],
+        batch: SeriesBatch,
+        numbers_per_row: int,
+    ) -> Tensor:
+        """Applies a function that needs so many numbers per row to series, and stacks the results.
+
+        Series of like length are processed together, as many as the memory allows.
+        """
+        answer = torch.empty(0)
+        for chosen, result in self._each_part(function, batch, numbers_per_row):
+            if not len(answer):
+                answer = result.new_empty(len(batch), *result.shape[1:])
+            answer[chosen] = result
+        return answer
+
+    def _each_part(
+        self, function: Callable[..., Tensor], batch: SeriesBatch, numbers_per_row: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields indices of series and the function's result for them."""
+        n_numbers = self.max_memory * 2**20 / 4
+        order = batch.lengths.argsort(descending=True, stable=True)
+        start = 0
+        while start < len(batch):
+            n_rows = int(batch.lengths[order[start]])
+            size = max(1, int(n_numbers / (numbers_per_row * n_rows)))
+            chosen = order[start : start + size]
+            with torch.no_grad():
+                result = function(*self._prepare(batch[chosen].trim())).cpu()
+            yield chosen, result
+            start += size
 
 
 class BankEstimator(FilterEstimator):
@@ -64,11 +89,7 @@ class BankEstimator(FilterEstimator):
 
     def _compute_features(self, bank: Bank, batch: SeriesBatch) -> Tensor:
         """Returns the features (N, F)."""
-        features = torch.empty(len(batch), sum(bank.sizes()), dtype=torch.float32)
-        with torch.no_grad():
-            for chosen, inputs in self._parts(batch, bank.numbers_per_row()):
-                features[chosen] = bank(*inputs).cpu()
-        return features
+        return self._map_parts(bank, batch, bank.numbers_per_row())
 
     def _extra_config(self) -> dict[str, Any]:
         return super()._extra_config() | {"n_lags": self.n_lags_}
@@ -161,7 +182,7 @@ class FilterBank(FeatureTransformer, BankEstimator):
     def __init__(
         self,
         *,
-        max_memory: float = 256.0,
+        max_memory: float = 64.0,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from latent_morph.bijections.compiling import compile_bijections
@@ -47,11 +46,6 @@ class LatentODEBase(TrainedEstimator):
     batch_size: int
     validation_fraction: float
     compile: bool
-
-    def _validate_fitted(self, X: Data) -> SeriesBatch:
-        """Checks that the estimator is fitted, and converts X."""
-        check_is_fitted(self)
-        return self._validate_series(X, reset=False)
 
     def _scale(self, batch: SeriesBatch) -> SeriesBatch:
         return self.scaler_.transform(batch).to(dtype=self._fitted_dtype())

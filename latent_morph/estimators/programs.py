@@ -35,13 +35,7 @@ def classifier_program(
         answer: "series" for probabilities per series, "points" per time point, with NaN in the
             padding, or "averaged" for the mean over time points.
     """
-    axes = ("N", "T") if answer == "points" else ("N",)
-    return Program(
-        _Classifier(model, scaler, answer),
-        _make_series_inputs(len(scaler.mean_)),
-        {"probabilities": (*axes, len(classes))},
-        _SERIES_NOTES | {"classes": classes.tolist()},
-    )
+    return _make_probabilities_program(_Classifier(model, scaler, answer), scaler, classes, answer)
 
 
 def reconstructor_program(model: LatentODE, scaler: SeriesScaler, noise: Tensor) -> Program:
@@ -102,12 +96,30 @@ def features_program(
     )
 
 
-def probabilities_program(model: nn.Module, scaler: SeriesScaler, classes: np.ndarray) -> Program:
-    """Returns the program `values, times, mask -> probabilities` of a model of logits."""
+def probabilities_program(
+    model: nn.Module, scaler: SeriesScaler, classes: np.ndarray, *, answer: str = "series"
+) -> Program:
+    """Returns the program `values, times, mask -> probabilities` of a model of logits.
+
+    Args:
+        model: Maps values, times and mask to logits (N, K), or (N, T, K) of time points.
+        scaler: Its scaler.
+        classes: (K,) labels.
+        answer: As for `classifier_program`.
+    """
+    return _make_probabilities_program(
+        _Probabilities(model, scaler, answer), scaler, classes, answer
+    )
+
+
+def _make_probabilities_program(
+    module: nn.Module, scaler: SeriesScaler, classes: np.ndarray, answer: str
+) -> Program:
+    axes = ("N", "T") if answer == "points" else ("N",)
     return Program(
-        _Probabilities(model, scaler, torch.float32),
+        module,
         _make_series_inputs(len(scaler.mean_)),
-        {"probabilities": ("N", len(classes))},
+        {"probabilities": (*axes, len(classes))},
         _SERIES_NOTES | {"classes": classes.tolist()},
     )
 
@@ -170,8 +182,22 @@ class _Features(_SeriesProgram):
 
 
 class _Probabilities(_Features):
+    def __init__(self, model: nn.Module, scaler: SeriesScaler, answer: str) -> None:
+        super().__init__(model, scaler, torch.float32)
+        self.answer = answer
+
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        return super().forward(values, times, mask).softmax(-1)
+        values, times, mask, present = self.prepare(values, times, mask)
+        return _format_answer(self.model(values, times, mask), present, self.answer)
+
+
+def _format_answer(logits: Tensor, present: Tensor, answer: str) -> Tensor:
+    """Returns probabilities; of time points, with NaN in the padding or averaged."""
+    probabilities = logits.softmax(-1)
+    mask = present.unsqueeze(-1)
+    if answer == "averaged":
+        return torch.where(mask, probabilities, 0.0).sum(1) / mask.sum(1)
+    return torch.where(mask, probabilities, torch.nan) if answer == "points" else probabilities
 
 
 class _LatentProgram(_SeriesProgram):
@@ -208,11 +234,8 @@ class _Classifier(_LatentProgram):
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         encoding, times, present = self.encode(values, times, mask)
         trajectory = self.trajectory(encoding.mean, times)
-        answer = self.model.head(trajectory, encoding.states, present).softmax(-1)  # type: ignore[misc]
-        mask = present.unsqueeze(-1)
-        if self.answer == "averaged":
-            return torch.where(mask, answer, 0.0).sum(1) / mask.sum(1)
-        return torch.where(mask, answer, torch.nan) if self.answer == "points" else answer
+        logits = self.model.head(trajectory, encoding.states, present)  # type: ignore[misc]
+        return _format_answer(logits, present, self.answer)
 
 
 class _Reconstructor(_LatentProgram):

@@ -12,7 +12,7 @@ from latent_morph.checks import check_device
 from latent_morph.estimators.filters import FeatureTransformer
 from latent_morph.estimators.parameters import FILTERS, Parameter, documented
 from latent_morph.estimators.programs import features_program
-from latent_morph.filters import Statistics
+from latent_morph.filters import Statistics, measure_times
 from latent_morph.io.export import Program
 from latent_morph.series import Data, SeriesBatch
 
@@ -62,7 +62,7 @@ class SeriesStatistics(FeatureTransformer):
     model_: Statistics
 
     def __init__(
-        self, *, fill: str = "mean", max_memory: float = 256.0, device: str = "cpu"
+        self, *, fill: str = "mean", max_memory: float = 64.0, device: str = "cpu"
     ) -> None:
         self.fill = fill
         self.max_memory = max_memory
@@ -84,7 +84,8 @@ class SeriesStatistics(FeatureTransformer):
         batch = self._validate_series(X, reset=True)
         self._remember_params()
         statistics = Statistics(self.n_channels_).to(self.device)
-        statistics.fit(batch.values, batch.times, batch.mask)
+        _, _, span = measure_times(batch.times, batch.mask)
+        statistics.fit(float(span.max()) or 1.0)
         if self.fill == "mean":
             statistics.fill = self._compute(statistics, batch).nanmean(0).nan_to_num()
         else:
@@ -97,8 +98,8 @@ class SeriesStatistics(FeatureTransformer):
         return moved.values, moved.times, moved.mask
 
     def _compute(self, statistics: Statistics, batch: SeriesBatch) -> Tensor:
-        parts = self._parts(batch, 2 * _NUMBERS_PER_CELL * batch.n_channels)
-        return torch.cat([statistics.compute(*inputs).cpu() for _, inputs in parts])
+        numbers_per_row = 2 * _NUMBERS_PER_CELL * batch.n_channels
+        return self._map_parts(statistics.compute, batch, numbers_per_row)
 
     def _transform(self, batch: SeriesBatch) -> np.ndarray:
         features = self._compute(self.model_, batch)

@@ -1,4 +1,4 @@
-"""Bank: modes, kernels and observations of a series, as one vector of features."""
+"""Bank: all filters of a series, as one vector of features."""
 
 from typing import Self
 
@@ -9,21 +9,26 @@ from latent_morph.filters.interpolant import interpolate
 from latent_morph.filters.kernels import N_KERNELS, N_TAPS, Kernels
 from latent_morph.filters.modes import Modes
 from latent_morph.filters.observations import Observations
+from latent_morph.filters.scores import NormalScores
+from latent_morph.filters.statistics import Statistics
 
-BLOCKS = ("modes", "kernels", "observations")
+BLOCKS = ("modes", "kernels", "observations", "statistics")
 # Modes per channel and direction: so many in all, but at least so many for each.
 N_MODES, MIN_MODES = 256, 6
 N_LAGS = 12
 # Biases per kernel, shared out among the lags.
 N_BIASES = 48
-# Training series among whose outputs biases are drawn.
-BIAS_CASES = 64
+# Training series among whose outputs biases are drawn, and from which normal scores are learned.
+BIAS_CASES, SCORE_CASES = 64, 4096
 # The fastest mode decays by this power of e over the median gap between rows.
 _FASTEST = 0.7
 
 
 class Bank(nn.Module):
     """Features of irregular series that need no training, only the scale of times and values.
+
+    Kernels see shapes, and read the values as they are. Modes and statistics see levels, and read
+    their normal scores.
 
     Args:
         n_channels: C.
@@ -32,9 +37,11 @@ class Bank(nn.Module):
 
     def __init__(self, n_channels: int, n_lags: int) -> None:
         super().__init__()
+        self.scores = NormalScores(n_channels)
         self.modes = Modes(n_channels, max(MIN_MODES, N_MODES // n_channels))
         self.kernels = Kernels(n_channels, n_lags, max(1, N_BIASES // n_lags))
         self.observations = Observations(n_channels)
+        self.statistics = Statistics(n_channels).float()
 
     @classmethod
     def fit(cls, values: Tensor, times: Tensor, mask: Tensor, generator: torch.Generator) -> Self:
@@ -47,43 +54,56 @@ class Bank(nn.Module):
             generator: Source of randomness.
         """
         observed = mask.any(-1)
-        gap, span = _measure_times(times, observed)
+        gap, span = measure_gaps(times, observed)
         # The grid of the kernels has at most about twice as many points as a series has rows.
         step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
         bank = cls(values.shape[-1], len(lags)).to(values.dtype)
-        slowest, fastest = 1 / span, _FASTEST / gap
-        bank.modes.draw(slowest, max(slowest, fastest), generator)
-        bank.observations.draw(slowest, max(slowest, fastest))
+        bank.modes.draw(1 / span, max(1 / span, _FASTEST / gap), generator)
+        n_rates = len(bank.observations.rates)
+        bank.observations.rates = spread_rates(n_rates, gap, span).to(values.dtype)
         bank.kernels.draw(step, lags, generator)
-        drawn = torch.randperm(len(values), generator=generator)
+        order = torch.randperm(len(values), generator=generator)
         # Series without any observation come last: they would only give outputs of 0.
-        is_empty = ~observed.any(1)[drawn]
-        drawn = drawn[is_empty.long().argsort(stable=True)][:BIAS_CASES]
-        interpolant = interpolate(values[drawn], times[drawn], mask[drawn])
-        bank.modes.fit(interpolant, generator)
-        bank.kernels.fit(interpolant, generator)
+        is_empty = ~observed.any(1)[order]
+        order = order[is_empty.long().argsort(stable=True)]
+        drawn = order[:SCORE_CASES]
+        bank.scores.fit(values[drawn], mask[drawn])
+        drawn = order[:BIAS_CASES]
+        values, times, mask = values[drawn], times[drawn], mask[drawn]
+        bank.modes.fit(interpolate(bank.scores(values), times, mask), generator)
+        bank.kernels.fit(interpolate(values, times, mask), generator)
+        bank.statistics.fit(span)
         return bank
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Maps series to features (N, F)."""
-        interpolant = interpolate(values, times, mask)
+        scores = self.scores(values)
         return torch.cat(
             [
-                self.modes(interpolant),
-                self.kernels(interpolant),
-                self.observations(interpolant, mask),
+                self.modes(interpolate(scores, times, mask)),
+                self.kernels(interpolate(values, times, mask)),
+                self.observations(times, mask),
+                self.statistics(scores, times, mask),
             ],
             dim=1,
         )
 
     def sizes(self) -> list[int]:
         """Returns the number of features of each block, in the order of `BLOCKS`."""
-        return [len(part.names()) for part in (self.modes, self.kernels, self.observations)]
+        return [len(names) for names in self._block_names()]
 
     def names(self) -> list[str]:
         """Returns the names of the features."""
-        return [*self.modes.names(), *self.kernels.names(), *self.observations.names()]
+        return [name for names in self._block_names() for name in names]
+
+    def _block_names(self) -> list[list[str]]:
+        return [
+            self.modes.names(),
+            self.kernels.names(),
+            self.observations.names(),
+            [f"{name} of the normal scores" for name in self.statistics.names()],
+        ]
 
     def numbers_per_row(self) -> int:
         """Estimates the largest number of intermediate numbers per row of a series."""
@@ -98,7 +118,13 @@ def choose_lags(n_steps: float) -> Tensor:
     return lags.round().long().unique()
 
 
-def _measure_times(times: Tensor, observed: Tensor) -> tuple[float, float]:
+def spread_rates(n_rates: int, gap: float, span: float) -> Tensor:
+    """Returns rates evenly spread, by their logarithms, over what gaps and spans can show."""
+    slowest, fastest = 1 / span, max(1 / span, _FASTEST / gap)
+    return slowest * (fastest / slowest) ** ((torch.arange(n_rates) + 0.5) / n_rates)
+
+
+def measure_gaps(times: Tensor, observed: Tensor) -> tuple[float, float]:
     """Returns the median gap between observed rows and the longest span, 1 where there is none."""
     known = torch.where(observed, times, -torch.inf)
     latest = known.cummax(1).values

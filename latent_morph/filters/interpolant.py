@@ -34,13 +34,7 @@ def interpolate(values: Tensor, times: Tensor, mask: Tensor) -> Interpolant:
         times: (N, T), non-decreasing.
         mask: (N, T, C), what was observed; False in the padding.
     """
-    observed = mask.any(-1)
-    first = torch.where(observed, times, torch.inf).amin(1, keepdim=True)
-    last = torch.where(observed, times, -torch.inf).amax(1, keepdim=True)
-    empty = ~observed.any(1, keepdim=True)
-    first, last = torch.where(empty, 0.0, first), torch.where(empty, 0.0, last)
-    # Rows before the first and after the last observation are moved there, where they add nothing.
-    times = times.clamp(first, last) - first
+    observed, times, span = measure_times(times, mask)
     before, after = _neighbours(mask)
     clock = times.to(values.dtype).unsqueeze(-1).expand(mask.shape)
     values_before, values_after = _select(values, mask, before), _select(values, mask, after)
@@ -52,8 +46,25 @@ def interpolate(values: Tensor, times: Tensor, mask: Tensor) -> Interpolant:
         times=times,
         observed=observed,
         weights=_row_weights(times, observed, values.dtype),
-        span=(last - first).squeeze(1),
+        span=span,
     )
+
+
+def measure_times(times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Counts time from the first to the last observed row.
+
+    Rows before and after, which are not observed, are moved to these ends, where they add nothing.
+
+    Returns:
+        (N, T) which rows are observed, (N, T) times since the first of them, and (N,) the time of
+        the last.
+    """
+    observed = mask.any(-1)
+    first = torch.where(observed, times, torch.inf).amin(1, keepdim=True)
+    last = torch.where(observed, times, -torch.inf).amax(1, keepdim=True)
+    empty = ~observed.any(1, keepdim=True)
+    first, last = torch.where(empty, 0.0, first), torch.where(empty, 0.0, last)
+    return observed, times.clamp(first, last) - first, (last - first).squeeze(1)
 
 
 def resample(interpolant: Interpolant, step: Tensor, n_points: int) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from latent_morph.filters.interpolant import Interpolant
+from latent_morph.filters.interpolant import measure_times
 
 
 class Observations(nn.Module):
@@ -23,23 +23,18 @@ class Observations(nn.Module):
         self.n_channels = n_channels
         self.register_buffer("rates", torch.ones(n_rates, dtype=torch.float32))
 
-    def draw(self, slowest: float, fastest: float) -> None:
-        """Spreads the rates between two limits."""
-        n_rates = len(self.rates)
-        level = (torch.arange(n_rates) + 0.5) / n_rates
-        self.rates = (slowest * (fastest / slowest) ** level).to(self.rates.dtype)
-
-    def forward(self, interpolant: Interpolant, mask: Tensor) -> Tensor:
-        """Maps an interpolant and its mask (N, T, C) to features (N, 2 + C * (2 + 2 * P))."""
-        times = interpolant.times.to(interpolant.values.dtype)
-        span = interpolant.span.to(times).unsqueeze(1)
+    def forward(self, times: Tensor, mask: Tensor) -> Tensor:
+        """Maps times (N, T) and a mask (N, T, C) to features (N, 2 + C * (2 + 2 * P))."""
+        observed, elapsed, end = measure_times(times, mask)
+        times = elapsed.to(self.rates.dtype)
+        span = end.to(times).unsqueeze(1)
         count = mask.sum(1).to(times)
         last = torch.where(mask, times.unsqueeze(-1), 0.0).amax(1)
         counts = [count]
         for age in (span - times, times):
             decay = (-self.rates * age.unsqueeze(-1)).exp()  # (N, T, P)
             counts.append(torch.einsum("ntp,ntc->npc", decay, mask.to(times)).flatten(1))
-        n_rows = interpolant.observed.sum(1, keepdim=True).to(times)
+        n_rows = observed.sum(1, keepdim=True).to(times)
         return torch.cat([n_rows.log1p(), span, span - last, torch.cat(counts, 1).log1p()], dim=1)
 
     def names(self) -> list[str]:

@@ -7,8 +7,6 @@ from latent_morph.filters.interpolant import interpolate
 
 # Times in which the weight of a value in a decayed mean falls to 1 / e, as fractions of the span.
 DECAYS = (1 / 2, 1 / 8, 1 / 32)
-# Times closer than this part of the span count as equal.
-_EQUAL_TIMES = 1e-12
 KINDS = (
     "count",
     "mean",
@@ -41,15 +39,15 @@ class Statistics(nn.Module):
         self.register_buffer("fill", torch.zeros(n_features, dtype=torch.float64))
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """Maps series (N, T, C), (N, T), (N, T, C) to features (N, F), float64."""
+        """Maps series (N, T, C), (N, T), (N, T, C) to features (N, F)."""
         features = self.compute(values, times, mask)
         return torch.where(features.isnan(), self.fill, features)
 
     def compute(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Returns the features (N, F), NaN for a channel without an observation."""
         interpolant = interpolate(values, times, mask)
-        time = interpolant.times.unsqueeze(-1)
-        end = interpolant.span.view(-1, 1, 1)
+        time = interpolant.times.to(values.dtype).unsqueeze(-1)
+        end = interpolant.span.to(values.dtype).unsqueeze(1)
         count = mask.sum(1).to(values.dtype)
         total = torch.where(count > 0, count, torch.nan)
 
@@ -60,7 +58,8 @@ class Statistics(nn.Module):
         deviation, lag = values - centre.unsqueeze(1), time - centre_time.unsqueeze(1)
         time_variance = mean(lag.square())
         # Equal times have a variance of rounding errors.
-        has_slope = time_variance > (_EQUAL_TIMES * end.squeeze(1)).square()
+        rounding = 100 * torch.finfo(time.dtype).eps * end
+        has_slope = time_variance > rounding.square()
         slope = torch.where(
             has_slope, mean(lag * deviation) / torch.where(has_slope, time_variance, 1.0), 0.0
         )
@@ -75,7 +74,7 @@ class Statistics(nn.Module):
             interpolant.values[:, 0],
             interpolant.values[:, -1],
             slope,
-            end.squeeze(1) - latest,
+            end - latest,
         ]
         for decay_time in self.decay_times:
             # Relative to the latest observation, so that not all weights vanish.
@@ -85,10 +84,9 @@ class Statistics(nn.Module):
         some = [torch.where(known, x, torch.nan) for x in (centre, *statistics)]
         return torch.cat([count, *some], dim=1)
 
-    def fit(self, values: Tensor, times: Tensor, mask: Tensor) -> None:
+    def fit(self, span: float) -> None:
         """Sets the decay times by the longest span of training series."""
-        span = float(interpolate(values, times, mask).span.max()) or 1.0
-        self.decay_times = torch.tensor(DECAYS, dtype=torch.float64) * span
+        self.decay_times = torch.tensor(DECAYS).to(self.decay_times) * span
 
     def names(self) -> list[str]:
         """Returns the names of the features."""

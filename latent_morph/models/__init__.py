@@ -3,6 +3,7 @@
 from latent_morph.models.decoders import Decoder, Emission, PointHead, SeriesHead
 from latent_morph.models.dynamics import DynamicsModel
 from latent_morph.models.latent_ode import LatentODE, LatentOutput
+from latent_morph.models.moments import Moments, choose_alpha
 from latent_morph.models.ridge import RidgeChoice, RidgeHead
 
 __all__ = [
@@ -11,8 +12,10 @@ __all__ = [
     "Emission",
     "LatentODE",
     "LatentOutput",
+    "Moments",
     "PointHead",
     "RidgeChoice",
     "RidgeHead",
     "SeriesHead",
+    "choose_alpha",
 ]

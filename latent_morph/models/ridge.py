@@ -1,4 +1,4 @@
-"""RidgeHead: a linear classifier of features, regularised and calibrated by leaving one out."""
+"""RidgeHead: a linear classifier of features, regularised and calibrated on cases left out."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Self
@@ -53,6 +53,22 @@ class RidgeHead(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Maps (N, F) to logits (N, K)."""
         return (features - self.mean) @ self.weight + self.bias
+
+    @classmethod
+    def from_solution(
+        cls,
+        coefficients: Tensor,
+        intercept: Tensor,
+        outputs: Tensor,
+        codes: Tensor,
+        weight: Tensor,
+    ) -> Self:
+        """Builds a head from a solution, calibrated on outputs (R, K) of rows it has not seen."""
+        slope, offset = _calibrate(outputs.double(), codes, weight)
+        head = cls(*coefficients.shape)
+        head.weight = (coefficients * slope).float()
+        head.bias = (intercept * slope + offset).float()
+        return head
 
     @classmethod
     def fit(

@@ -11,6 +11,7 @@ from latent_morph.plots.classes import (
     plot_point_probabilities,
 )
 from latent_morph.plots.figures import CLASS_COLOURS, annotate_source, save_figure
+from latent_morph.plots.filters import plot_filter_bank
 from latent_morph.plots.fitted import (
     plot_latent_trajectories,
     plot_morphed_grid,
@@ -33,6 +34,7 @@ __all__ = [
     "plot_confusion",
     "plot_coordinates",
     "plot_field",
+    "plot_filter_bank",
     "plot_history",
     "plot_labelled_series",
     "plot_latent_trajectories",
