@@ -30,8 +30,11 @@ from test_estimators import ALL, NAN, TINY, decays, sines
 
 from latent_morph import (
     DynamicsRegressor,
+    FilterBank,
+    FilterBankClassifier,
     LatentODEClassifier,
     LatentODEReconstructor,
+    SeriesStatistics,
     as_series,
     from_long,
 )
@@ -71,15 +74,34 @@ DYNAMICS = {"ode": "linear", "augment": 1, "max_epochs": 3, "restarts": 0, "dtyp
 # In scikit-learn 1.9 a classifier passes 62 checks, a transformer 53 and any other estimator 47;
 # other versions have a few more or fewer.
 MIN_PASSED = {**dict.fromkeys(ALL, 55), LatentODEReconstructor: 47, DynamicsRegressor: 41}
+# Those that gradients do not train; the transformers take no weights.
+MIN_PASSED |= {FilterBank: 41, SeriesStatistics: 41, FilterBankClassifier: 55}
+SETTINGS = {
+    **dict.fromkeys(MIN_PASSED, CONTRACT),
+    DynamicsRegressor: DYNAMICS,
+    FilterBank: {},
+    SeriesStatistics: {},
+    FilterBankClassifier: {},
+}
+NOT_EQUAL_TO_COPIES = {
+    FilterBankClassifier: {
+        "check_sample_weight_equivalence_on_dense_data": (
+            "leaving one of two copies out is not leaving both out"
+        )
+    }
+}
 
 
 @pytest.mark.parametrize("kind", MIN_PASSED)
 def test_sklearn_check_estimator(kind):
-    settings = DYNAMICS if kind is DynamicsRegressor else CONTRACT
-    results = check_estimator(kind(**settings), on_fail=None, on_skip=None)
+    expected = NOT_EQUAL_TO_COPIES.get(kind, {})
+    results = check_estimator(
+        kind(**SETTINGS[kind]), expected_failed_checks=expected, on_fail=None, on_skip=None
+    )
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
     assert failed == {}
     counts = Counter(result["status"] for result in results)
+    assert counts["xfail"] == len(expected)
     # An estimator that takes no 2-D arrays gets a single check: make sure that all were run.
     assert counts["passed"] > MIN_PASSED[kind]
     skipped = [r["check_name"] for r in results if r["status"] == "skipped"]
@@ -99,12 +121,15 @@ def test_sklearn_check_estimator_with_stochastic_training(kind):
 
 def test_sklearn_array_api_dispatch_keeps_predictions():
     """scipy reads an environment variable at import, so this runs in a process of its own."""
+    quick = {
+        kind.__name__: settings | ({"max_epochs": 1} if settings else {})
+        for kind, settings in SETTINGS.items()
+    }
     code = f"""
 import latent_morph
 from sklearn.utils.estimator_checks import check_array_api_input
-for kind in {[kind.__name__ for kind in MIN_PASSED]}:
-    settings = {DYNAMICS} if kind == "DynamicsRegressor" else {CONTRACT}
-    model = getattr(latent_morph, kind)(**settings | {{"max_epochs": 1}})
+for kind, settings in {quick}.items():
+    model = getattr(latent_morph, kind)(**settings)
     check_array_api_input(kind, model, array_namespace="numpy", expect_only_array_outputs=False)
     print(kind)
 """
@@ -142,8 +167,32 @@ def test_estimator_error_names_invalid_parameter(kind):
 
 @pytest.mark.parametrize("kind", MIN_PASSED)
 def test_estimator_html_repr_shows_parameters(kind):
-    page = kind(max_epochs=7)._repr_html_()
-    assert kind.__name__ in page and "max_epochs" in page
+    name = "max_epochs" if SETTINGS[kind] else "max_memory"
+    page = kind(**{name: 7})._repr_html_()
+    assert kind.__name__ in page and name in page
+
+
+@pytest.mark.parametrize("kind", [FilterBank, SeriesStatistics, FilterBankClassifier])
+def test_filter_estimator_parameters_out_of_range(kind):
+    X, y = np.ones((4, 3)), [0, 1, 0, 1]
+    for value in (0, -1.0, "all", None):
+        with pytest.raises(InvalidParameterError, match="'max_memory' parameter"):
+            kind(max_memory=value).fit(X, y)
+    others = {
+        FilterBank: {"random_state": "zero"},
+        SeriesStatistics: {"fill": "zero"},
+        FilterBankClassifier: {"head": "trees", "class_weight": "even", "random_state": -1},
+    }
+    for name, value in others[kind].items():
+        with pytest.raises(InvalidParameterError, match=f"'{name}' parameter"):
+            kind(**{name: value}).fit(X, y)
+
+
+def test_filter_bank_classifier_clone_copies_the_head():
+    head = LogisticRegression(C=0.5)
+    model = FilterBankClassifier(head=head, random_state=0).fit(np.eye(6), np.arange(6) % 2)
+    copy = clone(model.set_params(head__C=0.25))
+    assert copy.head is not head and copy.head.C == 0.25 and not hasattr(copy, "model_")
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ def exponentials(n_times=50):
     return SeriesBatch(values, t.unsqueeze(0), torch.ones(values.shape, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("values", ["standard", "shared", "log", "none"])
+@pytest.mark.parametrize("values", SCALES)
 def test_scaler_inverse_values_round_trip(values):
     batch = exponentials()
     scaler = SeriesScaler(values).fit(batch)
@@ -162,7 +162,7 @@ def test_scaler_log_standardises_channels_of_any_size():
     assert values[0, 0] > values[-1, 0] and values[0, 1] > values[-1, 1]
 
 
-@pytest.mark.parametrize("values", ["standard", "shared", "log"])
+@pytest.mark.parametrize("values", ["standard", "shared", "log", "robust"])
 def test_scaler_inverse_velocity_matches_derivative(values):
     batch = exponentials(2001)
     scaler = SeriesScaler(values).fit(batch)
@@ -175,16 +175,72 @@ def test_scaler_inverse_velocity_matches_derivative(values):
 
 def test_scaler_center_maps_to_zero_exactly():
     center = torch.tensor([3e-6, -150.0], dtype=torch.float64)
-    for values in ("standard", "shared", "none"):
+    for values in ("standard", "shared", "robust", "none"):
         scaler = SeriesScaler(values).fit(exponentials(), center=center)
         assert torch.equal(scaler.transform_values(center), torch.zeros_like(center))
         assert torch.equal(scaler.inverse_values(torch.zeros_like(center)), center)
 
 
-def test_scaler_log_rejects_inverse_scale():
-    scaler = SeriesScaler("log").fit(exponentials())
+@pytest.mark.parametrize("values", ["log", "robust"])
+def test_scaler_rejects_inverse_scale_of_curved_scales(values):
+    scaler = SeriesScaler(values).fit(exponentials())
     with pytest.raises(ValueError, match="values must be a linear scale"):
         scaler.inverse_scale(torch.ones(2))
+
+
+# Robust scale
+
+
+def normal(n_cases=200, seed=0):
+    return np.random.default_rng(seed).standard_normal((n_cases, 20, 2)) * [3.0, 0.1] + [5.0, -1.0]
+
+
+def test_scaler_robust_of_normal_values_is_their_standard_deviation():
+    scaler = SeriesScaler("robust").fit(as_series(normal(), dtype=torch.float64))
+    np.testing.assert_allclose(scaler.scale_, [3.0, 0.1], rtol=0.05)
+    np.testing.assert_allclose(scaler.mean_, [5.0, -1.0], atol=0.1)
+    # Values within a scale are nearly unchanged, and order is kept.
+    values = torch.linspace(-1, 1, 101, dtype=torch.float64).unsqueeze(1).expand(-1, 2)
+    scaled = scaler.transform_values(values * scaler.scale_ + scaler.mean_)
+    torch.testing.assert_close(scaled, values, atol=0.02, rtol=0)
+    assert (scaled.diff(dim=0) > 0).all()
+
+
+@pytest.mark.parametrize("absurd", [1e9, -1e30])
+def test_scaler_robust_ignores_an_absurd_value(absurd):
+    X = normal()
+    clean = SeriesScaler("robust").fit(as_series(X, dtype=torch.float64))
+    X[17, 3, 0] = absurd
+    batch = as_series(X, dtype=torch.float64)
+    scaler = SeriesScaler("robust").fit(batch)
+    torch.testing.assert_close(scaler.scale_, clean.scale_, rtol=2e-3, atol=0)
+    torch.testing.assert_close(scaler.mean_, clean.mean_, rtol=2e-3, atol=0)
+    scaled = scaler.transform(batch).values
+    assert scaled[17, 3, 0].sign() == np.sign(absurd) and scaled.abs().max() < 250
+    torch.testing.assert_close(scaler.inverse_values(scaled), batch.values, rtol=1e-9, atol=1e-9)
+    standard = SeriesScaler("standard").fit(batch)
+    assert standard.scale_[0] > 1e5 * clean.scale_[0]  # what this scale avoids
+
+
+def test_scaler_robust_of_constant_sparse_and_unobserved_channels():
+    X = np.full((8, 10, 4), 7.0)
+    X[..., 1] = np.where(np.arange(80).reshape(8, 10) % 8 == 0, 2.0, 0.0)  # mostly zeros
+    X[..., 2] = NAN
+    X[..., 3] = np.arange(80).reshape(8, 10) % 2
+    scaler = SeriesScaler("robust").fit(as_series(X, dtype=torch.float64))
+    std = X[..., 1].std()
+    np.testing.assert_allclose(scaler.scale_, [1.0, std, 1.0, 1 / 1.349], rtol=1e-12)
+    assert scaler.mean_.tolist() == [7.0, 0.0, 0.0, 0.0]
+    assert scaler.transform(as_series(X, dtype=torch.float64)).values.isfinite().all()
+
+
+def test_scaler_robust_weight_moves_the_median():
+    X = as_series(np.array([[0.0], [1.0], [2.0], [10.0]]), dtype=torch.float64)
+    for heavy in range(4):
+        weight = torch.ones(4)
+        weight[heavy] = 100.0
+        scaler = SeriesScaler("robust").fit(X, weight=weight)
+        assert scaler.mean_.item() == X.values[heavy, 0, 0].item()
 
 
 def test_scaler_from_state_without_threshold():
@@ -224,7 +280,7 @@ class _RoundTrip(torch.nn.Module):
 
 
 @pytest.mark.parametrize("origin", ["case", "absolute"])
-@pytest.mark.parametrize("values", ["standard", "log"])
+@pytest.mark.parametrize("values", ["standard", "log", "robust"])
 def test_scaler_exports(values, origin):
     scaler = SeriesScaler(values, origin).fit(batch())
     module, data = _RoundTrip(scaler), batch(1, n=5)
@@ -236,11 +292,11 @@ def test_scaler_exports(values, origin):
     arguments = (other.values.double(), other.times)
     for actual, expected in zip(program.module()(*arguments), module(*arguments), strict=True):
         assert torch.equal(actual, expected) and actual.dtype == torch.float64
-    # No float of the scaler is left in the graph, where ONNX would round it.
+    # No float is left in the graph that ONNX would round to single precision.
     floats = [
         argument
         for node in program.graph.nodes
         for argument in node.args
-        if isinstance(argument, float)
+        if isinstance(argument, float) and argument != np.float32(argument)
     ]
     assert floats == []
