@@ -14,6 +14,7 @@ ALPHAS = tuple(10.0 ** (k / 2) for k in range(-6, 9))
 SEARCH_CASES = 1000
 # Of a case, relative to the mean: its residual is divided by the root of its weight.
 _LEAST_WEIGHT = 1e-8
+_LEAST_SLOPE = 0.1
 # Makes the offsets unique, of which a common part has no effect.
 _OFFSET_PENALTY = 1e-6
 
@@ -267,5 +268,9 @@ def _calibrate(outputs: Tensor, codes: Tensor, weight: Tensor) -> tuple[float, T
         penalty = _OFFSET_PENALTY * (theta[1:] ** 2).sum()
         return float(-(share[:, None] * target * log_p).sum() + penalty), gradient
 
-    theta = minimize(loss, np.zeros(1 + n_classes), jac=True, method="L-BFGS-B").x
+    # Without any signal the outputs of cases left out tend to the other classes, and a slope of 0
+    # would forget the order of the cases.
+    bounds = [(np.log(_LEAST_SLOPE), None), *[(None, None)] * n_classes]
+    start = np.zeros(1 + n_classes)
+    theta = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
     return float(np.exp(theta[0])), torch.from_numpy(theta[1:])
