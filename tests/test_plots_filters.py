@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from latent_morph import FilterBank, FilterBankClassifier, plots
+from latent_morph import FilterBank, FilterBankClassifier, FilterBankPointClassifier, plots
 
 RNG = np.random.default_rng(0)
 CLOCKS = [np.sort(RNG.uniform(5, 11, RNG.integers(20, 40))) for _ in range(24)]
@@ -85,6 +85,10 @@ def test_plot_filter_bank_takes_short_series(bank, n_rows):
 
 
 def test_plot_filter_bank_names_wrong_arguments(bank):
+    points = FilterBankPointClassifier(n_units=1, random_state=0)
+    points.fit(X, [np.arange(len(t)) % 2 for t, _ in X])
+    with pytest.raises(TypeError, match="model must be .*, got a FilterBankPointClassifier"):
+        plots.plot_filter_bank(points, X)
     with pytest.raises(ValueError, match="channel must be in 0 .. 1, got 2"):
         plots.plot_filter_bank(bank, X, channel=2)
     with pytest.raises(ValueError, match="X must have an observation in case 0, got none"):

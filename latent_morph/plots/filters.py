@@ -82,7 +82,7 @@ def plot_filter_bank(
     feature. Of all filters of their kind those are drawn that suit the span of the series.
 
     Args:
-        model: Fitted `FilterBank`, `FilterBankClassifier` or `FilterBankPointClassifier`.
+        model: Fitted `FilterBank` or `FilterBankClassifier`.
         X: Series, in any form that `as_series` accepts.
         case: Index of the series.
         channel: Position of the channel. A kernel may read other channels too.
@@ -93,6 +93,7 @@ def plot_filter_bank(
 
     Raises:
         IndexError: There is no such case.
+        TypeError: The model has no filter bank.
         ValueError: There is no such channel, or the series has no observation.
     """
     batch = as_series(X, dtype=torch.float64)[case].trim()
@@ -100,7 +101,12 @@ def plot_filter_bank(
         raise ValueError(f"channel must be in 0 .. {batch.n_channels - 1}, got {channel}")
     if not batch.mask.any():
         raise ValueError(f"X must have an observation in case {case}, got none")
-    (bank,) = (part for part in model.model_.modules() if isinstance(part, Bank))
+    bank = next((part for part in model.model_.modules() if isinstance(part, Bank)), None)
+    if bank is None:
+        raise TypeError(
+            "model must be a FilterBank or a FilterBankClassifier, which pool filters over time, "
+            f"got a {type(model).__name__}"
+        )
     observed_times, values = batch.to_ragged()[0]
     first, last = observed_times[0], observed_times[-1]
     query = torch.linspace(first, last, _N_TIMES, dtype=torch.float64).unsqueeze(0)
