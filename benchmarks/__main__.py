@@ -12,6 +12,8 @@ import torch
 from benchmarks import (
     ablation,
     epoch,
+    filter_growth,
+    filters,
     growth,
     integration,
     learned,
@@ -24,7 +26,8 @@ from benchmarks import (
 from benchmarks.models import SETTINGS
 from benchmarks.pictures import draw
 from benchmarks.rows import format_markdown
-from benchmarks.trajectories import DYNAMICS, IMITATION, LEARNED
+from benchmarks.trajectories import IMITATION, LEARNED
+from latent_morph.experiments import registry
 from latent_morph.io.atomic import write_bytes_atomic
 from latent_morph.io.records import versions
 
@@ -39,9 +42,13 @@ BENCHMARKS: dict[str, Any] = {
     "learned": learned,
     "ablation": ablation,
     "leave_one_out": leave_one_out,
+    "filter_growth": filter_growth,
+    "filters": filters,
 }
-# These train many models to convergence, for hours, and resume where they were stopped.
-LONG = ("learned", "ablation", "leave_one_out")
+# These train many models, for hours, and resume where they were stopped.
+LONG = ("learned", "ablation", "leave_one_out", "filters")
+# Benchmarks whose figures are not times of candidates.
+NOT_DRAWN = ("leave_one_out", "filters")
 TASKS: dict[str, tuple[str, ...]] = {
     "integration": tuple(SETTINGS),
     "roofline": tuple(SETTINGS),
@@ -51,6 +58,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "learned": LEARNED,
     "ablation": IMITATION,
     "leave_one_out": leave_one_out.TASKS,
+    "filters": filters.TASKS,
 }
 # Benchmarks that have an option.
 OPTIONS = {
@@ -112,7 +120,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--task",
         metavar="NAME",
-        help=f"only this one: of {', '.join(SETTINGS)}, or of {', '.join(LEARNED)}",
+        help=f"only this one: of {', '.join((*SETTINGS, *LEARNED, *filters.TASKS))}",
     )
     parser.add_argument("--threads", type=int, default=1, help="of torch; default 1")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there")
@@ -120,7 +128,10 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables there")
     long = parser.add_argument_group(f"of {', '.join(LONG)}")
     long.add_argument(
-        "--seeds", type=_make_positive(int), metavar="N", help="runs of each; default 1"
+        "--seeds",
+        type=_make_positive(int),
+        metavar="N",
+        help="runs of each; default 1, of filters 3",
     )
     long.add_argument(
         "--records",
@@ -162,11 +173,11 @@ def _find_misuse(arguments: argparse.Namespace) -> str | None:
     for option, benchmarks in OPTIONS.items():
         if getattr(arguments, option) is not None and name not in benchmarks:
             return f"--{option} must be used with {', '.join(benchmarks)}, got {name}"
-    if arguments.plot is not None and name == "leave_one_out":
-        return "--plot must be used with a benchmark of times, got leave_one_out"
+    if arguments.plot is not None and name in NOT_DRAWN:
+        return f"--plot must be used with a benchmark of times, got {name}"
     if protocol is not None:
         for each in LEARNED if task is None else (task,):
-            protocols = DYNAMICS[each].protocols
+            protocols = registry.TASKS[each].protocols
             if protocol not in protocols:
                 return (
                     f"--protocol of {each} must be one of {', '.join(protocols)}, got {protocol!r}"

@@ -12,7 +12,7 @@ from benchmarks.trajectories import IMITATION, get_parameters, list_available, l
 from latent_morph.diagnostics import Timing, time_interleaved
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import roll_out
-from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.registry import get_learner
 
 TITLE = "Blocks and width of the invertible network, on demonstrated motions"
 RECORDS = Path("runs/ablation")
@@ -80,7 +80,7 @@ def _train_cached(
         model = DynamicsRegressor(**params, random_state=seed).fit(data.train_X)
         calls = {"predict": lambda: roll_out(model, data.test_X)}
         return {
-            **TASKS[task].metrics(TASKS[task].predict(model, data), data),
+            **get_learner(task).metrics(get_learner(task).predict(model, data), data),
             **time_interleaved(calls, repeats=10)["predict"]._asdict(),
             "step_ms": 1e3 * float(np.median([row["seconds"] for row in model.history_])),
             "threads": torch.get_num_threads(),

@@ -11,7 +11,7 @@ from benchmarks.rows import Row
 from latent_morph.diagnostics import Timing
 from latent_morph.estimators.latent import LatentODEBase
 from latent_morph.experiments.presets import override
-from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.registry import get_learner
 from latent_morph.losses import LatentODELoss
 from latent_morph.models import LatentODE, LatentOutput
 from latent_morph.series import SeriesBatch
@@ -87,8 +87,8 @@ class _Candidate:
         self, spec: dict[str, Any], X: SeriesBatch, y: np.ndarray, seconds: float
     ) -> None:
         given = {key: value for key, value in spec.items() if key != "preset"}
-        params = override(TASKS["activity"].parameters(spec["preset"], spec["ode"]), given)
-        estimator: LatentODEBase = TASKS["activity"].estimator(
+        params = override(get_learner("activity").parameters(spec["preset"], spec["ode"]), given)
+        estimator: LatentODEBase = get_learner("activity").estimator(
             **params, budget=seconds, validation_fraction=0.0, random_state=0
         )
         estimator.fit(X, y)

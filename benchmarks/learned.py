@@ -23,8 +23,8 @@ from benchmarks.trajectories import (
 from latent_morph.diagnostics import Timing
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.dynamics import compute_errors
-from latent_morph.experiments.registry import TASKS
-from latent_morph.experiments.task import Problem
+from latent_morph.experiments.problem import Problem
+from latent_morph.experiments.registry import TASKS, get_learner
 from latent_morph.models.linear_fit import linear_base
 from latent_morph.series import SeriesBatch
 from latent_morph.training import TrainingError
@@ -115,7 +115,7 @@ def _train_cached(
         return {
             "failed": None,
             "learned_error": -model.score(data.train_X),
-            "errors": TASKS[task].metrics(TASKS[task].predict(model, data), data),
+            "errors": get_learner(task).metrics(get_learner(task).predict(model, data), data),
             "steps": steps,
             "processor_s": spent,
             "astray": _count_not_converged(model, data),

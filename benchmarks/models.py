@@ -9,8 +9,8 @@ from torch import Tensor
 
 from latent_morph.estimators.latent import LatentODEBase
 from latent_morph.experiments.latent import timed_query
-from latent_morph.experiments.registry import TASKS
-from latent_morph.experiments.task import Problem, Request
+from latent_morph.experiments.problem import Problem, Request
+from latent_morph.experiments.registry import TASKS, get_learner
 from latent_morph.flows import METHODS
 from latent_morph.series import SeriesBatch
 
@@ -61,7 +61,7 @@ def train_estimator(
     if ode in METHODS:
         options = options | {"units": setting.units, "layers": setting.layers}
     data = load_problem(setting.dataset, setting.n_times, n_cases)
-    params = TASKS[setting.dataset].parameters("default", ode) | {
+    params = get_learner(setting.dataset).parameters("default", ode) | {
         "ode": ode,
         "ode_options": options or None,
         "latent_dim": setting.latent_dim,
@@ -70,7 +70,7 @@ def train_estimator(
         "validation_fraction": 0.0,
         "random_state": 0,
     }
-    return TASKS[setting.dataset].estimator(**params).fit(data.train_X, data.train_y)
+    return get_learner(setting.dataset).estimator(**params).fit(data.train_X, data.train_y)
 
 
 def make_query(

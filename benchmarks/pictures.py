@@ -7,11 +7,14 @@ from typing import Any
 from benchmarks.rows import Row
 from latent_morph import plots
 
+# Benchmarks of which each task is the name of a quantity and its size.
+GROWTH = ("growth", "filter_growth")
+
 
 def draw(name: str, rows: Sequence[Row], path: Path) -> Path:
     """Draws the rows of a benchmark to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure = _draw_growth(rows) if name == "growth" else _draw_panels(rows)
+    figure = _draw_growth(rows) if name in GROWTH else _draw_panels(rows)
     return plots.save_figure(figure, path)
 
 
@@ -50,11 +53,11 @@ def _draw_panels(rows: Sequence[Row]) -> Any:  # noqa: ANN401
 
 
 def _draw_growth(rows: Sequence[Row]) -> Any:  # noqa: ANN401
-    """Draws time against the number of query times, the batch size and the latent size."""
+    """Draws time against each quantity."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.0, 3.6), layout="constrained")
-    kinds = ("times", "batch", "latent size")
+    kinds = list(dict.fromkeys(row["task"].rsplit(" ", 1)[0] for row in rows))
     axes = figure.subplots(1, len(kinds), sharey=True)
     names = list(dict.fromkeys(row["candidate"] for row in rows))
     for ax, kind in zip(axes, kinds, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.models import SETTINGS, Setting, load_problem, make_query
 from benchmarks.rows import Row, make_timing_rows
 from latent_morph.diagnostics import time_interleaved
-from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.registry import TASKS, get_learner
 
 TITLE = "Sizes of the INN: time of an integration, and validation score after equal epochs"
 
@@ -70,10 +70,10 @@ def _fit(
     seed: int,
 ) -> Any:  # noqa: ANN401
     data = load_problem(setting.dataset, setting.n_times, None)
-    params = TASKS[setting.dataset].parameters("default", "morph") | {
+    params = get_learner(setting.dataset).parameters("default", "morph") | {
         "ode": "morph",
         "ode_options": {"inn": options},
         "max_epochs": epochs,
         "random_state": seed,
     }
-    return TASKS[setting.dataset].estimator(**params).fit(data.train_X, data.train_y)
+    return get_learner(setting.dataset).estimator(**params).fit(data.train_X, data.train_y)

@@ -7,16 +7,18 @@ from typing import Any
 from benchmarks.models import TOLERANCE
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.estimators.dynamics import ODE_DEFAULTS
-from latent_morph.experiments.dynamics import DynamicsTask
-from latent_morph.experiments.registry import TASKS
-from latent_morph.experiments.task import Problem, Request
+from latent_morph.experiments.dynamics import DynamicsLearner
+from latent_morph.experiments.problem import Problem, Request
+from latent_morph.experiments.registry import TASKS, get_learner
 from latent_morph.flows import METHODS
 from latent_morph.series import SeriesBatch
 from latent_morph.training import TrainingError
 
-DYNAMICS = {name: task for name, task in TASKS.items() if isinstance(task, DynamicsTask)}
+DYNAMICS = {
+    name: learner for name in TASKS if isinstance(learner := get_learner(name), DynamicsLearner)
+}
 LEARNED = tuple(DYNAMICS)
-IMITATION = tuple(name for name, task in DYNAMICS.items() if task.is_stable)
+IMITATION = tuple(name for name, learner in DYNAMICS.items() if learner.is_stable)
 SOLVERS = ("euler", "midpoint", "rk4", "dopri5")
 
 # Name of a candidate: the ODE, and options beyond the preset. Solvers integrate the paper's
@@ -34,7 +36,7 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
 @cache
 def load_problem(task: str, protocol: str | None = None, seed: int = 0) -> Problem:
     """Loads the trajectories, once."""
-    return DYNAMICS[task].load(Request(protocol=protocol, seed=seed))
+    return TASKS[task].load(Request(protocol=protocol, seed=seed))
 
 
 def list_available(names: tuple[str, ...], only: str | None) -> list[str]:

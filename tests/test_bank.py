@@ -143,9 +143,9 @@ def smooth(times, phases):
 def test_bank_converges_as_irregular_samples_get_denser():
     """To the features of a regular grid, dense enough to be the curve itself.
 
-    Interpolation has an error of second order in the gaps, and so have means over time; the maps to
-    normal scores have kinks, which cost some of that. A share
-    changes where the output crosses a bias; over many biases it follows the error of the output.
+    Interpolation has an error of second order in the gaps, and so have means over time; the kinks
+    of the maps to normal scores cost some of that. A share changes where the output crosses a
+    bias; over many biases it follows the error of the output.
     """
     rng = np.random.default_rng(0)
     phases = rng.uniform(0, 6, (4, 3))

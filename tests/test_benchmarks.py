@@ -11,8 +11,11 @@ from benchmarks import __main__ as command
 from benchmarks import (
     ablation,
     epoch,
+    filter_growth,
+    filters,
     growth,
     integration,
+    labelled_sets,
     learned,
     leave_one_out,
     memory,
@@ -45,6 +48,7 @@ def small_problems(monkeypatch):
     monkeypatch.setattr(growth, "NAMES", ("morph", "dopri5"))
     for module in (integration, roofline, growth):
         monkeypatch.setattr(module, "train_estimator", train_series_estimator)
+    monkeypatch.setattr(filter_growth, "SHORT_GROWTH", {"rows": (10, 20), "cases": (5, 10)})
     monkeypatch.setattr(sizes, "EPOCHS", {"periodic 100": 1})
     monkeypatch.setattr(sizes, "INNS", dict(list(sizes.INNS.items())[:2]))
     monkeypatch.setattr(epoch, "CANDIDATES", dict(list(epoch.CANDIDATES.items())[:2]))
@@ -198,6 +202,111 @@ def test_long_benchmark_reads_its_records(
         rows("--seeds", "3")
 
 
+def make_set(kind, n_splits):
+    """Slow and fast waves at 40 times, which the label tells apart."""
+
+    def load(split):
+        rng = np.random.default_rng(split)
+        y = np.arange(60) % 2
+        t = np.arange(40)
+        values = np.sin((0.2 + 0.8 * y)[:, None] * (t + rng.uniform(0, 6, (60, 1))))
+        X = as_series(values, dtype=torch.float64)
+        y = np.repeat(y[:, None], 40, axis=1) if kind == "points" else y
+        return labelled_sets.Split(X[:40], y[:40], X[40:], y[40:])
+
+    return labelled_sets.LabelledSet(load, n_splits=n_splits, kind=kind)
+
+
+@pytest.fixture
+def small_sets(monkeypatch):
+    """One set of each kind, two quick methods each, all values and half of them."""
+    sets = {kind: make_set(kind, 2) for kind in ("ranked series", "points")}
+    sets = {"series": make_set("series", 1)} | sets
+    for module in (filters, labelled_sets):
+        monkeypatch.setattr(module, "SETS", sets)
+    monkeypatch.setattr(filters, "TASKS", tuple(sets))
+    monkeypatch.setattr(filters, "FRACTIONS", (1.0, 0.5))
+    for name, kept in (
+        ("SERIES_METHODS", ("filter bank", "boosted trees")),
+        ("POINT_METHODS", ("boosted trees",)),
+    ):
+        monkeypatch.setattr(filters, name, {key: getattr(filters, name)[key] for key in kept})
+    labelled_sets.load_split.cache_clear()
+    yield
+    labelled_sets.load_split.cache_clear()
+
+
+def test_filters_scores_and_reads_its_records(small_sets, tmp_path, monkeypatch, capsys):
+    words = ["filters", "--seeds", "2", "--records", str(tmp_path / "records")]
+    assert command.main([*words, "--json", str(tmp_path / "first.json")]) == 0
+    rows = json.loads((tmp_path / "first.json").read_text())
+    assert len(list((tmp_path / "records").iterdir())) == 2 * (2 * 2 + 2 * 2 + 2)
+    assert [(row["task"], row["rows"], row["metric"]) for row in rows[:-4]] == [
+        ("series", "100%", "accuracy"),
+        ("series", "50%", "accuracy"),
+        *[("ranked series", rows, name) for rows in ("100%", "50%") for name in filters.RANKING],
+        ("points", "100%", "accuracy"),
+        ("points", "50%", "accuracy"),
+    ]
+    assert all(row["filter bank"] > 0.9 for row in rows[:6])
+    assert all(row["boosted trees"] > 0.6 and row["boosted trees s"] > 0 for row in rows[6:8])
+    assert rows[-4]["task"] == "mean rank, 2 sets"
+
+    def again(*_):
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(filters, "_score", again)
+    assert command.main([*words, "--json", str(tmp_path / "second.json")]) == 0
+    assert json.loads((tmp_path / "second.json").read_text()) == rows
+    assert "wins/ties/losses" in capsys.readouterr().out
+
+
+def test_filters_compare_ranks_and_counts():
+    def row(task, bank, rocket, trees, blend, metric="accuracy"):
+        scores = zip(filters.SERIES_METHODS, (bank, rocket, trees, blend), strict=True)
+        return {"task": task, "rows": "50%", "metric": metric} | dict(scores)
+
+    rows = [row("a", 0.9, 0.8, 0.7, 0.6), row("b", 0.8, 0.8002, 0.9, 0.1)]
+    rows += [row("c", 0.5, 0.4, 0.6, 0.7, metric="AUROC"), row("c", 0, 1, 1, 1, metric="AUPRC")]
+    rows.append({"task": "d", "rows": "50%", "filter bank": 0.9, "random forest": 0.8})
+    ranks, counts = filters.compare(rows)
+    assert ranks["task"] == "mean rank, 3 sets"
+    assert [ranks[name] for name in filters.SERIES_METHODS] == pytest.approx(
+        [(1 + 2.5 + 3) / 3, (2 + 2.5 + 4) / 3, (3 + 1 + 2) / 3, (4 + 4 + 1) / 3]
+    )
+    assert counts["MiniRocket"] == "2/1/0" and counts["boosted trees"] == "1/0/2"
+    assert counts["random forest"] == "1/0/0"
+
+
+def test_filters_grid_of_minirocket():
+    X = as_series([([0, 2, 4], [[0, 7], [2, 7], [8, np.nan]]), ([1, 2], [[1, np.nan]] * 2)])
+    grid = filters.GridMiniRocket(5, is_stretched=False, random_state=0)
+    grid.fill_, grid.span_ = np.array([0.0, 9.0]), (0.0, 4.0)
+    np.testing.assert_allclose(grid._grid(X)[0], [[0, 1, 2, 5, 8], [7] * 5])
+    np.testing.assert_allclose(grid._grid(X)[1], [[1] * 5, [9] * 5])
+    grid.span_ = None
+    short = as_series([([2, 4], [0, 4])])
+    np.testing.assert_allclose(grid._grid(short)[0], [[0, 1, 2, 3, 4]])
+
+
+def test_filters_windows_of_points():
+    X = as_series([[0.0, 1.0, np.nan, 3.0, 4.0, 5.0]])
+    features = filters.compute_windows(X)
+    assert features.shape == (6, 1 + 4 * len(filters.WINDOWS))
+    np.testing.assert_allclose(features[:, 0], np.arange(6))
+    np.testing.assert_allclose(features[3, 1:5], [3, 2**0.5, 1, 5], rtol=1e-6)
+    np.testing.assert_allclose(features[0, 1:5], [1, (2 / 3) ** 0.5, 0, 2], rtol=1e-6)
+
+
+def test_thin_keeps_labels_of_points_with_their_rows():
+    X = as_series(np.arange(40.0).reshape(2, 20))
+    y = np.arange(40).reshape(2, 20)
+    thinned = labelled_sets.thin(labelled_sets.Split(X, y, X, y), 0.5, seed=0)
+    for values, labels in (thinned[:2], thinned[2:]):
+        assert labels.shape == (2, 10) and labels.dtype == np.int64
+        np.testing.assert_array_equal(values.values[..., 0], labels)
+
+
 def test_run_cached_rejects_other_settings(tmp_path):
     path = tmp_path / "folder" / "run.json"
     assert run_cached(path, {"steps": 3}, lambda: {"mse": 1.0})["mse"] == 1.0
@@ -289,10 +398,13 @@ def test_count_not_converged():
             ["learned", "--protocol", "random"],
             "--protocol of lotka_volterra must be one of standard",
         ),
-        (
-            ["leave_one_out", "--plot", "a.png"],
-            "--plot must be used with a benchmark of times, got leave_one_out",
-        ),
+        *[
+            (
+                [name, "--plot", "a.png"],
+                f"--plot must be used with a benchmark of times, got {name}",
+            )
+            for name in ("leave_one_out", "filters")
+        ],
     ],
 )
 def test_main_rejects_misused_option(words, message, capsys):

@@ -10,8 +10,8 @@ import pytest
 
 from latent_morph import DynamicsRegressor, datasets
 from latent_morph.experiments import cli, report, runs
-from latent_morph.experiments.registry import TASKS
-from latent_morph.experiments.task import Request
+from latent_morph.experiments.problem import Request
+from latent_morph.experiments.registry import TASKS, get_learner
 from run_models import main
 
 NEEDS_DATA = pytest.mark.skipif(
@@ -98,9 +98,11 @@ def test_run_dynamics_saved_model_has_recorded_score(short_trajectories, tmp_pat
 def test_ode_all_compares_closed_forms_with_solvers(
     short_trajectories, tmp_path, capsys, monkeypatch
 ):
-    assert {"morph", "euler", "midpoint", "rk4", "dopri5"} <= set(TASKS["lorenz"].compared_odes)
-    few = replace(TASKS["lorenz"], compared_odes=("morph", "euler"))
-    monkeypatch.setitem(TASKS, "lorenz", few)
+    assert {"morph", "euler", "midpoint", "rk4", "dopri5"} <= set(
+        get_learner("lorenz").compared_odes
+    )
+    few = replace(get_learner("lorenz"), compared_odes=("morph", "euler"))
+    monkeypatch.setitem(TASKS["lorenz"].learners, "dynamics", few)
     monkeypatch.setattr(runs, "draw", lambda *_: [])  # drawn elsewhere, and slowly
     assert run("--dataset", "lorenz", "--ode", "all", out=tmp_path) == 0
     rows = json.loads((tmp_path / "lorenz-all" / "comparison.json").read_text())["rows"]

@@ -1,4 +1,4 @@
-"""The command line on latent ODEs: results, files, messages and exit codes."""
+"""The command line on series: results, files, messages and exit codes."""
 
 import json
 import os
@@ -16,13 +16,14 @@ from latent_morph import (
 )
 from latent_morph.experiments import cli, progress, report, runs
 from latent_morph.experiments.latent import (
-    ClassificationTask,
-    ReconstructionTask,
+    LatentClassificationLearner,
+    ReconstructionLearner,
     timed_query,
 )
 from latent_morph.experiments.presets import PRESETS
-from latent_morph.experiments.registry import TASKS
-from latent_morph.experiments.task import Problem, Request
+from latent_morph.experiments.problem import Problem, Request
+from latent_morph.experiments.registry import TASKS, get_learner
+from latent_morph.experiments.task import Task
 from latent_morph.training import TrainingError
 from run_models import main
 
@@ -63,6 +64,7 @@ def test_run_writes_files_of_every_latent_dataset(dataset, words, tmp_path, caps
     metric = TASKS[dataset].metric
     assert np.isfinite(record["metrics"]["test"][metric])
     assert np.isfinite(record["metrics"]["validation"][metric])
+    assert record["model"] == "latent-ode"
     for key in ("encoder", "protocol", "preset", "seed", "params", "versions", "timings"):
         assert key in record
     assert record["n_train"] > record["n_validation"] > 0 and record["n_test"] > 0
@@ -102,7 +104,7 @@ def test_ode_all_prints_and_draws_comparison(tmp_path, capsys):
     assert run("--ode", "all", "--n-cases", "30", "--n-times", "20", out=tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
     table = lines[next(i for i, line in enumerate(lines) if line.startswith("ODE")) :]
-    assert [line.split()[0] for line in table[1:]] == list(TASKS["periodic"].compared_odes)
+    assert [line.split()[0] for line in table[1:]] == list(get_learner("periodic").compared_odes)
     rows = json.loads((tmp_path / "periodic-all" / "comparison.json").read_text())["rows"]
     assert rows[0]["ratio_to_morph"] == 1.0
     assert all(row["integration_ms_mean"] > 0 for row in rows)
@@ -174,7 +176,7 @@ def test_preset_encoder_options_go_with_encoder(words, options):
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize(
-    ("dataset", "ode"), [(name, ode) for name, task in TASKS.items() for ode in task.compared_odes]
+    ("dataset", "ode"), [(name, ode) for name in TASKS for ode in get_learner(name).compared_odes]
 )
 def test_presets_fit_estimator(dataset, preset, ode):
     arguments = cli.parse(["--dataset", dataset, "--preset", preset])
@@ -194,8 +196,11 @@ def test_registry_entry_is_enough_for_new_dataset(tmp_path, monkeypatch, capsys)
             protocol="first",
         )
 
-    task = ReconstructionTask(
-        load=load, protocols={"first": "the first twenty train"}, default={}, paper={}
+    task = Task(
+        load=load,
+        learners={"latent-ode": ReconstructionLearner(paper={})},
+        metric="mse",
+        protocols={"first": "the first twenty train"},
     )
     monkeypatch.setitem(TASKS, "levels", task)
     assert run("--dataset", "levels", out=tmp_path) == 0
@@ -319,8 +324,8 @@ def test_report_lists_runs_of_folder(tmp_path, capsys):
     capsys.readouterr()
     assert report.main([str(tmp_path)]) == 0
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()]
-    assert len(rows) == 4 and {len(row) for row in rows} == {13}
-    assert rows[2][0] == "| ecg" and rows[3][7].startswith("mse 0.")
+    assert len(rows) == 4 and {len(row) for row in rows} == {14}
+    assert rows[2][0] == "| ecg" and rows[3][8].startswith("mse 0.")
 
 
 def test_run_resumes_finished_run_unchanged(tmp_path, capsys):
@@ -351,8 +356,8 @@ def test_ode_all_leaves_out_failing_ode(tmp_path, capsys, monkeypatch):
         return run_any(experiment, *args, **options)
 
     monkeypatch.setattr(runs, "run", run_but_euler)
-    few = replace(TASKS["periodic"], compared_odes=("morph", "euler", "linear"))
-    monkeypatch.setitem(TASKS, "periodic", few)
+    few = replace(get_learner("periodic"), compared_odes=("morph", "euler", "linear"))
+    monkeypatch.setitem(TASKS["periodic"].learners, "latent-ode", few)
     assert run("--ode", "all", "--n-cases", "30", "--n-times", "20", out=tmp_path) == 0
     printed = capsys.readouterr()
     assert "euler failed and is left out: the loss is nan" in printed.err
@@ -384,8 +389,8 @@ def test_run_builds_one_estimator_and_predicts_once(tmp_path, monkeypatch):
 
         monkeypatch.setattr(owner, name, counted)
 
-    count(cli, "make_estimator")
-    count(ClassificationTask, "predict")
+    count(LatentClassificationLearner, "make_estimator")
+    count(LatentClassificationLearner, "predict")
     count(LatentODEClassifier, "predict_proba")
     count(LatentODEClassifier, "_outputs")
     assert run("--dataset", "ecg", *STAND_IN, out=tmp_path) == 0

@@ -1,7 +1,6 @@
 """The command line of `run_models.py`: arguments, output and exit codes."""
 
 import argparse
-import inspect
 import json
 import sys
 from collections.abc import Sequence
@@ -13,27 +12,26 @@ import torch
 
 from latent_morph.experiments import runs
 from latent_morph.experiments.presets import PRESETS, override
+from latent_morph.experiments.problem import SOURCES, Problem, Request
 from latent_morph.experiments.progress import Progress
-from latent_morph.experiments.registry import TASKS
+from latent_morph.experiments.registry import TASKS, get_learner
 from latent_morph.experiments.report import format_comparison, format_data, format_result
-from latent_morph.experiments.runs import RESERVED, Experiment, Result, make_estimator
-from latent_morph.experiments.task import SOURCES, Problem, Request
+from latent_morph.experiments.runs import Experiment, Result
 from latent_morph.flows import FLOWS, IntegrationError
 from latent_morph.io.records import new_run_folder, read_json, write_json
 from latent_morph.training import TrainingError
 
-QUICK_CASES, QUICK_EPOCHS = 120, 2
-MIN_CASES = 20
+QUICK_CASES, MIN_CASES = 120, 20
 # Arguments of a run without any, which takes about a minute.
 DEFAULT_ARGUMENTS = ["--dataset", "periodic", "--ode", "morph", "--budget", "50"]
 
 
-def build_parser(dataset: str) -> argparse.ArgumentParser:
-    """Builds options of the command, and one for each parameter of the data set's estimator."""
-    task = TASKS[dataset]
+def build_parser(dataset: str, model: str) -> argparse.ArgumentParser:
+    """Builds options of the command, and one for each parameter of the model's estimator."""
+    task, learner = TASKS[dataset], get_learner(dataset, model)
     parser = argparse.ArgumentParser(
         prog="run_models.py",
-        description="Train a latent ODE on a data set and report: "
+        description="Fit a model to a data set and report: "
         "`run_models.py --dataset activity --ode morph`.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Defaults are those of the estimator. A preset may have others; arguments override "
@@ -47,18 +45,28 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
         help="default periodic, which needs no file",
     )
     run.add_argument(
-        "--ode",
-        choices=[*FLOWS, "all"],
-        default="morph",
+        "--model",
+        default=model,
         metavar="NAME",
-        help=f"the ODE: {', '.join(FLOWS)}; or all, to compare {', '.join(task.compared_odes)}",
+        help=f"the model: {' or '.join(task.learners)}; options depend on it",
     )
-    run.add_argument(
-        "--preset",
-        choices=PRESETS,
-        default="default",
-        help="our defaults, or the settings of the paper's appendix",
-    )
+    if learner.compared_odes:
+        compared = ", ".join(learner.compared_odes)
+        run.add_argument(
+            "--ode",
+            choices=[*FLOWS, "all"],
+            default="morph",
+            metavar="NAME",
+            help=f"the ODE: {', '.join(FLOWS)}; or all, to compare {compared}",
+        )
+        run.add_argument(
+            "--preset",
+            choices=PRESETS,
+            default="default",
+            help="our defaults, or the settings of the paper's appendix",
+        )
+    else:
+        parser.set_defaults(ode=None, preset="default")
     run.add_argument("--quick", action="store_true", help="a few series and epochs, as a test")
     run.add_argument(
         "--seed",
@@ -113,15 +121,15 @@ def build_parser(dataset: str) -> argparse.ArgumentParser:
             default=absent,
             help="fraction of the points that the model is given",
         )
-    model = parser.add_argument_group(f"parameters of {task.estimator.__name__}")
-    for name, parameter in inspect.signature(task.estimator).parameters.items():
-        if name not in RESERVED and not (name == "keep" and task.takes_keep):
-            model.add_argument(
+    parameters = parser.add_argument_group(f"parameters of {learner.estimator.__name__}")
+    for name, default in learner.options().items():
+        if not (name == "keep" and task.takes_keep):
+            parameters.add_argument(
                 f"--{name.replace('_', '-')}",
                 type=parse_value,
                 default=absent,
                 metavar="VALUE",
-                help=f"default {parameter.default}",
+                help=f"default {default}",
             )
     return parser
 
@@ -142,10 +150,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if not words:
         say(f"No arguments: running {' '.join(DEFAULT_ARGUMENTS)} (see --help)")
         words = DEFAULT_ARGUMENTS
-    first = argparse.ArgumentParser(add_help=False)
-    first.add_argument("--dataset", default="periodic")
-    dataset = first.parse_known_args(words)[0].dataset
-    arguments = build_parser(dataset if dataset in TASKS else "periodic").parse_args(words)
+    parser = choose_parser(words)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.error(
+            f"unrecognized arguments for --dataset {arguments.dataset} "
+            f"--model {arguments.model}: {' '.join(unknown)}"
+        )
     if arguments.resume is not None:
         saved = read_json(arguments.resume / "arguments.json")
         resumed = parse(saved["argv"])
@@ -155,22 +166,39 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def make_parameters(arguments: argparse.Namespace, ode: str) -> dict[str, Any]:
+def choose_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Builds the parser of the data set and the model that the arguments name."""
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--dataset", default="periodic")
+    first.add_argument("--model")
+    chosen = first.parse_known_args(words)[0]
+    if chosen.dataset not in TASKS:
+        return build_parser("periodic", "latent-ode")  # which refuses the data set
+    model = chosen.model or next(iter(TASKS[chosen.dataset].learners))
+    return build_parser(chosen.dataset, model)
+
+
+def make_parameters(arguments: argparse.Namespace, ode: str | None) -> dict[str, Any]:
     """Collects an estimator's parameters: those of the preset, then the arguments."""
-    task = TASKS[arguments.dataset]
-    names = inspect.signature(task.estimator).parameters.keys() - RESERVED
+    learner = get_learner(arguments.dataset, arguments.model)
+    names = learner.options()
     given = {name: value for name, value in vars(arguments).items() if name in names}
-    quick = {"max_epochs": QUICK_EPOCHS} if arguments.quick else {}
-    return override(task.parameters(arguments.preset, ode) | quick, given) | {"ode": ode}
+    quick = learner.quick if arguments.quick else {}
+    params = override({**learner.parameters(arguments.preset, ode), **quick}, given)
+    return params if ode is None else params | {"ode": ode}
 
 
-def plan(arguments: argparse.Namespace, ode: str) -> Experiment:
+def plan(arguments: argparse.Namespace, ode: str | None) -> Experiment:
     """Builds the estimator of a run, which checks its parameters."""
-    estimator = make_estimator(
-        TASKS[arguments.dataset], make_parameters(arguments, ode), arguments.seed
-    )
+    learner = get_learner(arguments.dataset, arguments.model)
     return Experiment(
-        arguments.dataset, ode, arguments.preset, arguments.seed, estimator, arguments.argv
+        dataset=arguments.dataset,
+        model=arguments.model,
+        ode=ode,
+        preset=arguments.preset,
+        seed=arguments.seed,
+        estimator=learner.make_estimator(make_parameters(arguments, ode), arguments.seed),
+        command=arguments.argv,
     )
 
 
@@ -206,7 +234,8 @@ def show(text: str, arguments: argparse.Namespace) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Runs the parsed command and returns its exit code."""
     task = TASKS[arguments.dataset]
-    odes = task.compared_odes if arguments.ode == "all" else (arguments.ode,)
+    learner = get_learner(arguments.dataset, arguments.model)
+    odes = learner.compared_odes if arguments.ode == "all" else (arguments.ode,)
     experiments = [plan(arguments, ode) for ode in odes]
     if arguments.threads < 1:
         raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
@@ -216,7 +245,8 @@ def execute(arguments: argparse.Namespace) -> int:
         say(f"{arguments.dataset}: {problem.note}.")
     folder = arguments.resume
     if folder is None:
-        folder = new_run_folder(arguments.out, f"{arguments.dataset}-{arguments.ode}")
+        name = f"{arguments.dataset}-{arguments.ode or arguments.model}"
+        folder = new_run_folder(arguments.out, name)
         write_json(folder / "arguments.json", {"argv": arguments.argv})
     say(
         f"{format_data(arguments.dataset, problem.source)}: {len(problem.train_X)} series to "
@@ -239,9 +269,9 @@ def execute(arguments: argparse.Namespace) -> int:
 def run_one(
     experiment: Experiment, problem: Problem, folder: Path, arguments: argparse.Namespace
 ) -> Result:
-    """Trains and scores one ODE, and writes its results and figures."""
+    """Fits and scores one model, and writes its results and figures."""
     resume = arguments.resume is not None
-    with Progress(f"{experiment.dataset} {experiment.ode}") as progress:
+    with Progress(f"{experiment.dataset} {experiment.name}") as progress:
         result = runs.run(experiment, problem, folder, resume=resume, callbacks=[progress])
     show(format_result(result.record), arguments)
     try:
@@ -260,7 +290,7 @@ def run_all(
     """Runs each ODE in turn and compares those that do not fail."""
     results = []
     for experiment in experiments:
-        ode_folder = folder / experiment.ode
+        ode_folder = folder / experiment.name
         ode_folder.mkdir(exist_ok=True)
         try:
             results.append(run_one(experiment, problem, ode_folder, arguments))
@@ -268,16 +298,16 @@ def run_all(
             say(f"{experiment.ode} failed and is left out: {failure}")
     if not results:
         raise TrainingError("every ODE failed; the reasons are above")
-    task = TASKS[arguments.dataset]
-    rows = runs.compare(task, problem, results)
+    metric = TASKS[arguments.dataset].metric
+    rows = runs.compare(experiments[0], problem, results)
     title = f"{format_data(arguments.dataset, problem.source)}, {arguments.preset} preset"
-    show(format_comparison(title, task.metric, rows), arguments)
+    show(format_comparison(title, metric, rows), arguments)
     records = [result.record for result in results]
     write_json(folder / "comparison.json", {"title": title, "rows": rows, "records": records})
     try:
         from latent_morph import plots
 
-        axes = plots.plot_ode_table(rows, score_name=f"test {task.metric}")
+        axes = plots.plot_ode_table(rows, score_name=f"test {metric}")
         axes.set_title(title)
         plots.save_figure(axes, folder / "comparison.png")
     except ImportError as missing:

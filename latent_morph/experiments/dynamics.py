@@ -1,4 +1,4 @@
-"""DynamicsTask: ODEs learned from trajectories, their roll-outs, errors and figures."""
+"""DynamicsLearner: ODEs learned from trajectories, their roll-outs, errors and figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from latent_morph.checks import check_choice
 from latent_morph.diagnostics import Timing, count_evaluations, time_interleaved
 from latent_morph.estimators import DynamicsRegressor
 from latent_morph.experiments.presets import PAPER_DYNAMICS, PRESETS, paper_ode_options
-from latent_morph.experiments.task import Costs, Problem, Task
+from latent_morph.experiments.problem import Problem
+from latent_morph.experiments.trained import Costs, TrainedLearner, check_flow
 from latent_morph.flows import METHODS
 from latent_morph.series import SeriesBatch
 
@@ -33,14 +34,13 @@ class RollOuts(NamedTuple):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DynamicsTask(Task[DynamicsRegressor, RollOuts]):
-    """A task for `DynamicsRegressor`."""
+class DynamicsLearner(TrainedLearner[DynamicsRegressor, RollOuts]):
+    """A learner for `DynamicsRegressor`."""
 
     is_stable: bool = False  # every motion converges to the end of the demonstrations
     is_logarithmic: bool = False  # coordinates are drawn on logarithmic axes
     estimator: type[DynamicsRegressor] = DynamicsRegressor
     validation_metric: str = "mse"
-    takes_n_cases: bool = False
     compared_odes: tuple[str, ...] = COMPARED_ODES
 
     def parameters(self, preset: str, ode: str) -> dict[str, Any]:
@@ -55,6 +55,9 @@ class DynamicsTask(Task[DynamicsRegressor, RollOuts]):
         if self.is_stable and has_linear_base:
             params |= {"stable": True, "goal": "ends"}
         return params
+
+    def check_options(self, estimator: DynamicsRegressor) -> None:
+        check_flow(estimator, latent_dim=4)
 
     def predict(self, estimator: DynamicsRegressor, problem: Problem) -> RollOuts:
         test, train = problem.test_X, problem.train_reference
@@ -108,7 +111,8 @@ class DynamicsTask(Task[DynamicsRegressor, RollOuts]):
         names = [f"{name}{unit}" for name in problem.channel_names]
         truth, rolled = list(problem.test_X.values.numpy()), list(predictions.test)
         goal = estimator.equilibrium_ if estimator.stable else None
-        figures: dict[str, Any] = {
+        figures = {
+            **super().figures(predictions, problem, estimator),
             "phase_portrait": plots.plot_phase_portrait(
                 truth,
                 [*rolled, *(() if predictions.new is None else predictions.new)],

@@ -1,4 +1,4 @@
-"""Tasks for latent ODEs: reconstruction from few points, and classification."""
+"""Learners of latent ODEs: reconstruction from few points, and classification."""
 
 import abc
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from sklearn.metrics import accuracy_score, f1_score, recall_score, roc_auc_score
 from torch import Tensor
 
 from latent_morph.checks import check_choice
@@ -14,8 +13,17 @@ from latent_morph.diagnostics import Timing, count_field_evaluations, time_integ
 from latent_morph.estimators import LatentODEReconstructor
 from latent_morph.estimators.classifier import class_logits
 from latent_morph.estimators.latent import LatentODEBase
+from latent_morph.experiments.classification import (
+    Classifications,
+    choose_channels,
+    compute_metrics,
+    draw_confusion,
+    draw_example,
+)
+from latent_morph.experiments.learner import Predictions
 from latent_morph.experiments.presets import PAPER_CLASSIFICATION, PRESETS, paper_ode_options
-from latent_morph.experiments.task import Costs, Predictions, Problem, Task
+from latent_morph.experiments.problem import Problem
+from latent_morph.experiments.trained import Costs, TrainedLearner, check_flow
 from latent_morph.series import SeriesBatch
 
 # The closed forms, and the solvers of the paper's tables.
@@ -40,23 +48,17 @@ class Reconstructions(NamedTuple):
     curves: Curves  # of the first few series
 
 
-class Classifications(NamedTuple):
-    """Predictions of a classifier for the test series."""
+class DecodedClassifications(NamedTuple):
+    """Predictions of a latent ODE's classifier for the test series."""
 
-    classes: np.ndarray  # (K,)
-    probabilities: np.ndarray  # (N, K), or (N, T, K) with one label per time point
+    classified: Classifications
     residuals: np.ndarray  # (M,) of the reconstruction, at observed values, in units of the scale
     curves: Curves | None  # of the first series, where it has one label
 
-    @property
-    def labels(self) -> np.ndarray:
-        """(N,) or (N, T), the most probable."""
-        return self.classes[self.probabilities.argmax(-1)]
-
 
 @dataclass(frozen=True, kw_only=True)
-class LatentTask(Task[LatentODEBase, Predictions], abc.ABC):
-    """A task for latent ODEs: presets and timings."""
+class LatentLearner(TrainedLearner[LatentODEBase, Predictions], abc.ABC):
+    """A learner for latent ODEs: presets and timings."""
 
     paper: Mapping[str, Any]  # parameters of the paper's preset
     paper_field: tuple[int, int]  # units and hidden layers of a solver's network there
@@ -72,6 +74,10 @@ class LatentTask(Task[LatentODEBase, Predictions], abc.ABC):
             # an epoch of Human Activity was 1e12 to 1e13 for three seeds, clipped or not.
             params["learning_rate"] = 1e-3
         return params
+
+    def check_options(self, estimator: LatentODEBase) -> None:
+        check_flow(estimator, estimator.latent_dim)
+        estimator._new_encoder(1)
 
     def measure(self, estimator: LatentODEBase, problem: Problem) -> Costs:
         batch, times = timed_query(estimator, problem)
@@ -102,11 +108,10 @@ def timed_query(estimator: LatentODEBase, problem: Problem) -> tuple[SeriesBatch
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ReconstructionTask(LatentTask[Reconstructions]):
+class ReconstructionLearner(LatentLearner[Reconstructions]):
     """Series to be reconstructed at the times of `test_y` from the points of `test_X`."""
 
     estimator: type[LatentODEBase] = LatentODEReconstructor
-    metric: str = "mse"
     validation_metric: str = "mse"
     paper_field: tuple[int, int] = (100, 2)
 
@@ -141,20 +146,22 @@ class ReconstructionTask(LatentTask[Reconstructions]):
                 observed, truth, curves.mean, curves.std, strict=True
             )
         ]
-        return {"reconstructions": plots.plot_reconstructions(cases)}
+        return {
+            **super().figures(predictions, problem, estimator),
+            "reconstructions": plots.plot_reconstructions(cases),
+        }
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ClassificationTask(LatentTask[Classifications]):
+class LatentClassificationLearner(LatentLearner[DecodedClassifications]):
     """Series with one label each, or with one label per time point."""
 
-    metric: str = "accuracy"
     validation_metric: str = "accuracy"
     paper: Mapping[str, Any] = field(default_factory=PAPER_CLASSIFICATION.copy)
     paper_field: tuple[int, int] = (500, 3)
 
-    def predict(self, estimator: LatentODEBase, problem: Problem) -> Classifications:
+    def predict(self, estimator: LatentODEBase, problem: Problem) -> DecodedClassifications:
         X = problem.test_X
         probabilities, residuals = [], []
         # One pass for both; `predict_proba` and `reconstruct` would encode the series twice.
@@ -162,66 +169,36 @@ class ClassificationTask(LatentTask[Classifications]):
             part = estimator._scale(X[chosen]).trim()
             probabilities.append(class_logits(output).softmax(-1).cpu().numpy())
             residuals.append((output.emission.mean.cpu() - part.values)[part.mask].numpy())
-        return Classifications(
-            classes=estimator.classes_,
-            probabilities=np.concatenate(probabilities),
+        return DecodedClassifications(
+            classified=Classifications(estimator.classes_, np.concatenate(probabilities)),
             residuals=np.concatenate(residuals),
             curves=_decode(estimator, X[0], X[0]) if np.ndim(problem.test_y) == 1 else None,
         )
 
-    def metrics(self, predictions: Classifications, problem: Problem) -> dict[str, float]:
-        truth, labels = np.ravel(problem.test_y), predictions.labels.ravel()
-        scores = {
-            "accuracy": float(accuracy_score(truth, labels)),
-            # The mean recall of the classes in the test set; others may be predicted.
-            "balanced_accuracy": float(
-                recall_score(truth, labels, labels=np.unique(truth), average="macro")
-            ),
-            "macro_f1": float(f1_score(truth, labels, average="macro")),
-        }
-        if len(predictions.classes) == 2 and len(np.unique(truth)) == 2:
-            positive = predictions.probabilities[..., 1].ravel()
-            scores["roc_auc"] = float(roc_auc_score(truth, positive))
-        return scores | {"mse": float(np.square(predictions.residuals).mean())}
+    def metrics(self, predictions: DecodedClassifications, problem: Problem) -> dict[str, float]:
+        mse = float(np.square(predictions.residuals).mean())
+        return compute_metrics(predictions.classified, problem) | {"mse": mse}
 
     def figures(
-        self, predictions: Classifications, problem: Problem, estimator: LatentODEBase
+        self, predictions: DecodedClassifications, problem: Problem, estimator: LatentODEBase
     ) -> dict[str, Any]:
-        from latent_morph import plots
-
-        names = np.array(problem.class_names)
-        truth, labels = names[problem.test_y], names[predictions.labels]
-        confusion = plots.plot_confusion(truth.ravel(), labels.ravel(), problem.class_names)
-        if predictions.curves is None:
-            example = _draw_labels(problem, truth, labels)
-        else:
-            title = f"class {truth[0]}, predicted {labels[0]}"
-            example = _draw_curves(problem, predictions.curves, title)
-        return {"confusion": confusion, "example": example}
+        classified, curves = predictions.classified, predictions.curves
+        return {
+            **super().figures(predictions, problem, estimator),
+            "confusion": draw_confusion(classified, problem),
+            "example": draw_example(classified, problem)
+            if curves is None
+            else _draw_curves(classified, curves, problem),
+        }
 
 
-def _draw_labels(problem: Problem, truth: np.ndarray, labels: np.ndarray) -> Any:  # noqa: ANN401
-    """Draws the series in which the label changes most often."""
-    from latent_morph import plots
-
-    case = int((truth[:, 1:] != truth[:, :-1]).sum(1).argmax())
-    return plots.plot_labelled_series(
-        *problem.test_X[case].to_ragged()[0],
-        truth[case],
-        labels[case],
-        problem.class_names,
-        problem.channel_names,
-    )
-
-
-def _draw_curves(problem: Problem, curves: Curves, title: str) -> Any:  # noqa: ANN401
+def _draw_curves(classified: Classifications, curves: Curves, problem: Problem) -> Any:  # noqa: ANN401
     """Draws the reconstruction of the first series, in the channel most often observed."""
     from latent_morph import plots
 
     times, values = problem.test_X[0].to_ragged()[0]
-    is_observed = ~np.isnan(values)
-    channel = int(is_observed.sum(0).argmax())
-    rows = is_observed[:, channel]
+    (channel,) = choose_channels(values, 1)
+    rows = ~np.isnan(values[:, channel])
     axes = plots.plot_reconstruction(
         curves.times,
         curves.mean[0, :, channel],
@@ -229,6 +206,8 @@ def _draw_curves(problem: Problem, curves: Curves, title: str) -> Any:  # noqa: 
         observed=(times[rows], values[rows, channel]),
         channel_name=problem.channel_names[channel],
     )
+    truth, label = (problem.class_names[y[0]] for y in (problem.test_y, classified.labels))
+    title = f"class {truth}, predicted {label}"
     axes.set_title(title, loc="right", fontsize=10)  # the legend is at the left
     return axes
 

@@ -13,11 +13,18 @@ from sklearn.model_selection import train_test_split
 
 from latent_morph import datasets
 from latent_morph.checks import check_choice
-from latent_morph.estimators import LatentODEClassifier, LatentODEPointClassifier
-from latent_morph.experiments.dynamics import DynamicsTask, resample
-from latent_morph.experiments.latent import ClassificationTask, ReconstructionTask
+from latent_morph.estimators import (
+    FilterBankClassifier,
+    FilterBankPointClassifier,
+    LatentODEClassifier,
+    LatentODEPointClassifier,
+)
+from latent_morph.experiments.dynamics import DynamicsLearner, resample
+from latent_morph.experiments.filters import FilterBankLearner
+from latent_morph.experiments.latent import LatentClassificationLearner, ReconstructionLearner
 from latent_morph.experiments.presets import PAPER_RECONSTRUCTION
-from latent_morph.experiments.task import SOURCES, Problem, Request, Task
+from latent_morph.experiments.problem import SOURCES, Problem, Request
+from latent_morph.experiments.task import Task
 
 TRAIN_POINTS = 100  # per demonstration; errors are computed at ten times as many
 
@@ -227,97 +234,141 @@ _LONG = {"n_times": 201, "start": (-3.1, -1.15, 8.15), "interval": (0, 5)}
 _PRINTED = {"printed": "the equations as printed in the paper"}
 
 
-def _demonstration_task(motion: str) -> DynamicsTask:
-    return DynamicsTask(
+def _dynamics_task(learner: DynamicsLearner, **options: Any) -> Task:  # noqa: ANN401
+    """Makes a task for trajectories, of a fixed number."""
+    return Task(learners={"dynamics": learner}, takes_n_cases=False, **options)
+
+
+def _demonstration_task(motion: str) -> Task:
+    return _dynamics_task(
+        DynamicsLearner(
+            is_stable=True,
+            # The same for all motions, chosen by `python -m benchmarks leave_one_out`.
+            default={
+                "restarts": 1,
+                "start_spread": 0.3,
+                "scale": "shared",
+                "max_epochs": 1000,
+                # Far from the demonstrations the scales of all blocks multiply; a small clamp
+                # avoids detours.
+                "ode_options": {"inn": {"blocks": 2, "width": 32, "clamp": 0.3}},
+            },
+        ),
         load=partial(_load_demonstrations, motion),
         metric="mse",
         protocols={name: meaning for name, (meaning, _) in _DEMONSTRATIONS.items()},
-        is_stable=True,
-        # The same for all motions, chosen by `python -m benchmarks leave_one_out`.
-        default={
-            "restarts": 1,
-            "start_spread": 0.3,
-            "scale": "shared",
-            "max_epochs": 1000,
-            # Far from the demonstrations the scales of all blocks multiply; a small clamp avoids
-            # detours.
-            "ode_options": {"inn": {"blocks": 2, "width": 32, "clamp": 0.3}},
-        },
     )
 
 
-TASKS: dict[str, Task[Any, Any]] = {
-    "periodic": ReconstructionTask(
+TASKS: dict[str, Task] = {
+    "periodic": Task(
         load=_load_periodic,
+        learners={
+            "latent-ode": ReconstructionLearner(
+                default={
+                    "keep": 0.05,
+                    "time_origin": "absolute",
+                    "latent_dim": 20,
+                    # With five points per series, a strong prior would dominate the
+                    # reconstruction.
+                    "kl_weight": 0.03,
+                    "max_epochs": 300,
+                },
+                paper=PAPER_RECONSTRUCTION | {"keep": 0.05, "time_origin": "absolute"},
+            )
+        },
+        metric="mse",
         protocols=_RANDOM,
         is_generated=True,
         takes_n_times=True,
         takes_keep=True,
-        default={
-            "keep": 0.05,
-            "time_origin": "absolute",
-            "latent_dim": 20,
-            # With five points per series, a strong prior would dominate the reconstruction.
-            "kl_weight": 0.03,
-            "max_epochs": 300,
-        },
-        paper=PAPER_RECONSTRUCTION | {"keep": 0.05, "time_origin": "absolute"},
     ),
-    "activity": ClassificationTask(
+    "activity": Task(
         load=_load_activity,
-        estimator=LatentODEPointClassifier,
+        learners={
+            "latent-ode": LatentClassificationLearner(
+                estimator=LatentODEPointClassifier,
+                default={"encoder_options": {"modes": 8}, "max_epochs": 30},
+            ),
+            "filter-bank": FilterBankLearner(estimator=FilterBankPointClassifier),
+        },
+        metric="accuracy",
         protocols={
             "windows": "a random 20 % of the windows are for testing, as in the literature",
             "person": "all windows of one person are for testing",
         },
-        default={"encoder_options": {"modes": 8}, "max_epochs": 30},
     ),
-    "ecg": ClassificationTask(
+    "ecg": Task(
         load=_load_ecg,
-        estimator=LatentODEClassifier,
+        learners={
+            "latent-ode": LatentClassificationLearner(
+                estimator=LatentODEClassifier,
+                # There are many beats, of up to 187 samples: larger batches and less dropout.
+                default={
+                    "encoder_options": {"pool": 4, "dropout": 0.1},
+                    "batch_size": 128,
+                    "max_epochs": 12,
+                },
+            ),
+            "filter-bank": FilterBankLearner(estimator=FilterBankClassifier),
+        },
+        metric="accuracy",
         protocols={"random": "beats for testing are in a file of their own, drawn at random"},
         takes_keep=True,
-        # There are many beats, of up to 187 samples: larger batches and less dropout.
-        default={
-            "encoder_options": {"pool": 4, "dropout": 0.1},
-            "batch_size": 128,
-            "max_epochs": 12,
-        },
     ),
-    "physionet": ClassificationTask(
+    "physionet": Task(
         load=_load_physionet,
-        estimator=LatentODEClassifier,
+        learners={
+            "latent-ode": LatentClassificationLearner(
+                estimator=LatentODEClassifier,
+                default={"batch_size": 64, "max_epochs": 15, "class_weight": "balanced"},
+            ),
+            "filter-bank": FilterBankLearner(estimator=FilterBankClassifier),
+        },
+        metric="accuracy",
         protocols=_RANDOM,
-        default={"batch_size": 64, "max_epochs": 15, "class_weight": "balanced"},
     ),
-    "lotka_volterra": DynamicsTask(
+    "lotka_volterra": _dynamics_task(
+        # Test starts are outside the training range, for which a small clamp is more robust. Sizes
+        # were chosen by `python -m benchmarks leave_one_out`.
+        DynamicsLearner(
+            default={
+                "start_noise": 0.05,
+                "ode_options": {"inn": {"blocks": 3, "width": 48, "clamp": 0.3}},
+            }
+        ),
         load=lambda request: _load_system(datasets.make_lotka_volterra, request),
         metric="mse",
         protocols=_STANDARD,
         is_generated=True,
-        # Test starts are outside the training range, for which a small clamp is more robust. Sizes
-        # were chosen by `python -m benchmarks leave_one_out`.
-        default={
-            "start_noise": 0.05,
-            "ode_options": {"inn": {"blocks": 3, "width": 48, "clamp": 0.3}},
-        },
     ),
     "imitation_s": _demonstration_task("S"),
     "imitation_cube": _demonstration_task("cube"),
     "imitation_c": _demonstration_task("C"),
-    "lorenz": DynamicsTask(
+    "lorenz": _dynamics_task(
+        DynamicsLearner(default={"restarts": 1, "max_epochs": 1500}),
         load=lambda request: _load_system(datasets.make_lorenz, request),
         metric="mae",
         protocols=_STANDARD | _PRINTED | {"long": "standard, for t in [0, 5] from another start"},
         is_generated=True,
-        default={"restarts": 1, "max_epochs": 1500},
     ),
-    "rober": DynamicsTask(
+    "rober": _dynamics_task(
+        DynamicsLearner(
+            is_logarithmic=True, default={"restarts": 1, "scale": "log", "max_epochs": 1000}
+        ),
         load=lambda request: _load_system(datasets.make_robertson, request),
         metric="mae",
         protocols=_STANDARD | _PRINTED,
         is_generated=True,
-        is_logarithmic=True,
-        default={"restarts": 1, "scale": "log", "max_epochs": 1000},
     ),
 }
+
+
+def get_learner(dataset: str, model: str | None = None) -> Any:  # noqa: ANN401
+    """Returns the learner of a model for a data set, by default that of its first model."""
+    learners = TASKS[dataset].learners
+    if model is None:
+        return next(iter(learners.values()))
+    if model not in learners:
+        raise ValueError(f"--model must be {' or '.join(learners)} for {dataset}, got {model}")
+    return learners[model]

@@ -24,10 +24,11 @@ def format_result(record: dict[str, Any]) -> str:
     """Formats a run's test metrics as one line."""
     test = record["metrics"]["test"].items()
     scores = "  ".join(f"{name} {format_score(value)}" for name, value in test)
+    epochs = f"{record['epochs']['run']} epochs, " if record["epochs"] else ""
     return (
-        f"{format_data(record['dataset'], record['source'])}, {record['ode']}, "
+        f"{format_data(record['dataset'], record['source'])}, {record['ode'] or record['model']}, "
         f"{record['preset']} preset, protocol {record['protocol']}: test {scores}  "
-        f"({record['epochs']['run']} epochs, {record['timings']['training_s']:.0f} s)"
+        f"({epochs}{record['timings']['training_s']:.0f} s)"
     )
 
 
@@ -60,26 +61,30 @@ def format_records(folder: Path) -> str:
 
 
 def _format_cells(record: dict[str, Any]) -> dict[str, str]:
-    metric, timings = TASKS[record["dataset"]].metric, record["timings"]
-    integration = timings["integration"]
+    task, timings = TASKS[record["dataset"]], record["timings"]
+    metric, integration = task.metric, timings.get("integration")
+    epochs, epoch_s = record["epochs"], timings.get("epoch_s")
     return {
         "data set": record["dataset"],
         "source": record["source"],
         "protocol": record["protocol"],
         "preset": record["preset"],
-        "ODE": record["ode"],
+        "model": record.get("model", next(iter(task.learners))),  # version 0.1 had only one
+        "ODE": _format_optional(record["ode"]),
         "encoder": record["encoder"],
         "seed": str(record["seed"]),
         "test score": f"{metric} {format_score(record['metrics']['test'][metric])}",
-        "epochs": str(record["epochs"]["run"]),
+        "epochs": _format_optional(epochs and epochs["run"]),
         "training s": f"{timings['training_s']:.0f}",
-        "epoch s": f"{timings['epoch_s']['mean']:.1f}",
-        "integration ms": f"{integration['mean_ms']:.2f} ± {integration['std_ms']:.2f}",
+        "epoch s": _format_optional(epoch_s and f"{epoch_s['mean']:.1f}"),
+        "integration ms": _format_optional(
+            integration and f"{integration['mean_ms']:.2f} ± {integration['std_ms']:.2f}"
+        ),
         "field evaluations": _format_optional(record["field_evaluations"]),
     }
 
 
-def _format_optional(value: int | None) -> str:
+def _format_optional(value: object) -> str:
     return "-" if value is None else str(value)
 
 

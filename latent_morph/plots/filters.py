@@ -1,4 +1,4 @@
-"""Plot of a filter bank: how filters answer a series, and what is pooled of their outputs."""
+"""Plot of a filter bank: how filters answer a series, and what becomes of their outputs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from latent_morph.filters import Bank, interpolate, resample
+from latent_morph.filters import Bank, PointBank, interpolate, resample
 from latent_morph.filters.kernels import N_KERNELS, N_TAPS
 from latent_morph.filters.modes import N_BIASES, POOLS
+from latent_morph.filters.points import N_RATES
 from latent_morph.plots.figures import (
     CLASS_COLOURS,
     DARK,
@@ -29,7 +30,7 @@ from latent_morph.series import Data, SeriesBatch, as_series, insert_rows
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from latent_morph.estimators.filters import BankEstimator
+    from latent_morph.estimators.filters import FilterEstimator
 
 _Tensors: TypeAlias = tuple[Tensor, Tensor, Tensor]  # scaled values, times and mask
 
@@ -68,32 +69,36 @@ class _Answer(NamedTuple):
 
 
 def plot_filter_bank(
-    model: BankEstimator,
+    model: FilterEstimator,
     X: Data,
     *,
     case: int = 0,
     channel: int = 0,
     channel_name: str = "",
 ) -> np.ndarray:
-    """Draws a channel of a series, three filters that answer it, and features pooled from these.
+    """Draws a channel of a series, and how filters of a bank answer it.
 
-    The filters are a mode that only decays, a mode that rotates fast, and a kernel. Their outputs
-    are in units of the scaled series. Times above a bias are shaded; the share of these times is a
-    feature. Of all filters of their kind those are drawn that suit the span of the series.
+    Of a `FilterBank` and a `FilterBankClassifier` three filters are drawn that suit the span of
+    the series: a mode that only decays, a mode that rotates fast, and a kernel. Outputs are those
+    of the scaled series. Times above a bias are shaded; the share of these times is a feature,
+    drawn at the right with others that are pooled over time.
+
+    Of a `FilterBankPointClassifier`, whose features are those of a row, the decayed means of the
+    past, of the future and of both are drawn, in the units of the data.
 
     Args:
-        model: Fitted `FilterBank` or `FilterBankClassifier`.
+        model: Fitted `FilterBank`, `FilterBankClassifier` or `FilterBankPointClassifier`.
         X: Series, in any form that `as_series` accepts.
         case: Index of the series.
         channel: Position of the channel. A kernel may read other channels too.
         channel_name: Its name.
 
     Returns:
-        The axes, shape (7,): the series, the outputs of the filters, and their features.
+        The axes: (7,) of the series, the outputs of three filters and their features, or (3,) of
+        the decayed means.
 
     Raises:
         IndexError: There is no such case.
-        TypeError: The model has no filter bank.
         ValueError: There is no such channel, or the series has no observation.
     """
     batch = as_series(X, dtype=torch.float64)[case].trim()
@@ -101,17 +106,30 @@ def plot_filter_bank(
         raise ValueError(f"channel must be in 0 .. {batch.n_channels - 1}, got {channel}")
     if not batch.mask.any():
         raise ValueError(f"X must have an observation in case {case}, got none")
-    bank = next((part for part in model.model_.modules() if isinstance(part, Bank)), None)
-    if bank is None:
-        raise TypeError(
-            "model must be a FilterBank or a FilterBankClassifier, which pool filters over time, "
-            f"got a {type(model).__name__}"
-        )
-    observed_times, values = batch.to_ragged()[0]
-    first, last = observed_times[0], observed_times[-1]
-    query = torch.linspace(first, last, _N_TIMES, dtype=torch.float64).unsqueeze(0)
+    first, last = float(batch.times[0, 0]), float(batch.times[0, -1])
+    query = torch.linspace(first, last, _N_TIMES, dtype=torch.float64)
     # Rows without an observation change no output, and show it between the others.
-    extended, _ = insert_rows(batch, query)
+    extended, _ = insert_rows(batch, query.unsqueeze(0))
+    modules = model.model_.modules()
+    bank = next(part for part in modules if isinstance(part, Bank | PointBank))
+    if isinstance(bank, Bank):
+        axes = _plot_answers(model, bank, batch, extended, channel, channel_name)
+    else:
+        axes = _plot_decayed_means(model, bank, batch, extended, channel, channel_name)
+    margin = 0.01 * ((last - first) or 1.0)
+    axes[0].set_xlim(first - margin, last + margin)
+    return axes
+
+
+def _plot_answers(
+    model: FilterEstimator,
+    bank: Bank,
+    batch: SeriesBatch,
+    extended: SeriesBatch,
+    channel: int,
+    channel_name: str,
+) -> np.ndarray:
+    """Draws the series, the outputs of three filters and what is pooled of these."""
     clock = _Clock.of(batch, model.scaler_.time_scale_)
     with torch.no_grad():
         rows, between = model._prepare(batch), model._prepare(extended)
@@ -121,16 +139,14 @@ def plot_filter_bank(
         ]
         scaled = interpolate(*between).values.cpu().double()
     line = model.scaler_.inverse_values(scaled)[0, :, channel]
-
     figure = make_figure(8.6, 6.2, hspace=0.03, h_pad=0.03, w_pad=0.05)
     grid = figure.subplots(4, 2, width_ratios=[3.4, 1], height_ratios=[1.25, 1, 1, 1])
     corner, *bars = grid[:, 1]
     series, *panels = grid[:, 0]
     for panel in panels:
         panel.sharex(series)
-    size = float(np.clip(400 / len(observed_times), 1.6, 4.0))
     series.plot(extended.times[0].numpy(), line.numpy(), color=PRIMARY, linewidth=1.1)
-    series.plot(observed_times, values[:, channel], "o", color=DARK, markersize=size)
+    _draw_observations(series, batch, channel)
     series.set_ylabel(channel_name, fontsize=TEXT_SIZE)
     style_axes(series)
     colours = CLASS_COLOURS[1], CLASS_COLOURS[2], CLASS_COLOURS[5]
@@ -139,14 +155,48 @@ def plot_filter_bank(
         _draw_features(bar, answer, colour)
     for ax in (series, *panels[:-1]):
         ax.tick_params(axis="x", labelbottom=False)
-    margin = 0.01 * ((last - first) or 1.0)
-    series.set_xlim(first - margin, last + margin)
     panels[-1].set_xlabel("time", fontsize=TEXT_SIZE)
     bars[0].set_title("pooled over time", loc="left", fontsize=SMALL_SIZE, color=GREY)
     figure.align_ylabels([series, *panels])
     corner.axis("off")
     corner.legend(handles=_make_legend_handles(), loc="center left", **LEGEND_STYLE)
     return np.array([series, *panels, *bars])
+
+
+def _plot_decayed_means(
+    model: FilterEstimator,
+    bank: PointBank,
+    batch: SeriesBatch,
+    extended: SeriesBatch,
+    channel: int,
+    channel_name: str,
+) -> np.ndarray:
+    """Draws decayed means of the past, of the future and of both among the observations."""
+    n_channels = batch.n_channels
+    with torch.no_grad():
+        features = bank(*model._prepare(extended))[0].cpu().double()  # (T, F)
+    means = features[:, n_channels:].split(n_channels * N_RATES, dim=1)
+    times = extended.times[0].numpy()
+    figure = make_figure(8.6, 5.2, hspace=0.03, h_pad=0.03)
+    panels = figure.subplots(3, 1, sharex=True, sharey=True)
+    sides = ("past", "future", "past and future")
+    colours = CLASS_COLOURS[1], CLASS_COLOURS[2], CLASS_COLOURS[5]
+    for panel, side, colour, mean in zip(panels, sides, colours, means[:3], strict=True):
+        by_rate = mean.unflatten(1, (n_channels, N_RATES)).movedim(2, 0)  # (K, T, C)
+        curves = model.scaler_.inverse_values(by_rate)[..., channel].numpy()
+        shades = np.linspace(0.3, 1, N_RATES)
+        for curve, shade, rate in zip(curves, shades, bank.rates.tolist(), strict=True):
+            label = f"within {model.scaler_.time_scale_ / rate:.2g}"
+            panel.plot(times, curve, color=colour, alpha=shade, linewidth=1.4, label=label)
+        _draw_observations(panel, batch, channel)
+        style_axes(panel)
+        panel.locator_params(axis="y", nbins=5)
+        panel.set_title(f"decayed means of the {side}", loc="left", fontsize=SMALL_SIZE)
+        panel.set_ylabel(channel_name, fontsize=TEXT_SIZE)
+        legend = {"title": "decays", "title_fontsize": SMALL_SIZE, "bbox_to_anchor": (1.01, 1.0)}
+        panel.legend(loc="upper left", **LEGEND_STYLE, **legend)
+    panels[-1].set_xlabel("time", fontsize=TEXT_SIZE)
+    return panels
 
 
 def _answer_modes(
@@ -229,6 +279,13 @@ def _choose(ratio: Tensor, share: Tensor, candidates: Tensor) -> int:
     """Chooses a filter by the ratio of its time to the aim, and by its share above the bias."""
     cost = ratio.log().abs() + 3 * (share - _SHARE).abs()
     return int(torch.where(candidates, cost, torch.inf).argmin())
+
+
+def _draw_observations(ax: Axes, batch: SeriesBatch, channel: int) -> None:
+    """Draws the observations of a channel as dots."""
+    times, values = batch.to_ragged()[0]
+    size = float(np.clip(400 / len(times), 1.6, 4.0))
+    ax.plot(times, values[:, channel], "o", color=DARK, markersize=size)
 
 
 def _draw_outputs(ax: Axes, answer: _Answer, colour: str) -> None:
