@@ -226,7 +226,9 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         if self.model_.head is None:
             rows = self._compute_rows(self.model_, batch).numpy()
             probabilities = torch.zeros(len(batch), batch.n_times, len(self.classes_)).double()
-            probabilities[batch.present] = torch.from_numpy(self.head_.predict_proba(rows))
+            probabilities[batch.present] = torch.from_numpy(
+                self.head_.predict_proba(rows)
+            ).double()
             return probabilities
         probabilities = torch.zeros(len(batch), batch.n_times, len(self.classes_)).double()
         numbers = self._row_numbers(self.model_)
