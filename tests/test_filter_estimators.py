@@ -29,6 +29,7 @@ from latent_morph import (
     SeriesStatistics,
     as_series,
 )
+from latent_morph.filters import BLOCKS
 from latent_morph.io.export import series_inputs
 
 NAN = float("nan")
@@ -86,7 +87,7 @@ def test_filter_bank_classifier_learns_irregular_series(classifier):
     assert abs(classifier.loo_score_ - classifier.score(X, y)) < 0.1
     truth = proba[np.arange(200), (y == "slow").astype(int)]
     assert -np.log(truth).mean() < 0.4
-    assert set(classifier.block_weights_) == {"modes", "kernels", "observations"}
+    assert set(classifier.block_weights_) == set(BLOCKS)
     assert classifier.alpha_ > 0
 
 

@@ -134,10 +134,6 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         factors = self._class_factors(codes, weight)
         if factors is not None:
             weight = (1.0 if weight is None else weight) * factors.numpy()[codes]
-            if not weight.any():
-                raise ValueError(
-                    f"class_weight must be positive for some class, got {self.class_weight!r}"
-                )
         self._forget("alpha_", "block_weights_", "loo_score_", "head_")
         if self.head is None:
             head, choice = RidgeHead.fit(

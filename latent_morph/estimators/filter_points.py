@@ -146,7 +146,7 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         factors = self._class_factors(flat, row_weight)
         if factors is not None:
             row_weight = row_weight * factors.numpy()[flat]
-        weights = torch.zeros(codes.shape)
+        weights = torch.zeros(codes.shape, dtype=torch.float32)
         weights[batch.present] = torch.from_numpy(row_weight / row_weight.mean()).float()
 
         case_weight = None if weight is None else torch.from_numpy(weight)
@@ -182,7 +182,7 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         n_features = len(model.layer.mean) + len(model.layer.bias)
         n_classes, n_folds = len(self.classes_), int(folds.max()) + 1
         moments = [Moments(n_features, n_classes) for _ in range(n_folds)]
-        signs = 2 * torch.eye(n_classes) - 1
+        signs = 2 * torch.eye(n_classes, dtype=torch.float32) - 1
         for chosen, features in self._each_part(model.features, batch, self._row_numbers(model)):
             part = codes[chosen][:, : features.shape[1]]
             for fold in folds[chosen].unique().tolist():
@@ -190,7 +190,7 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
                 weight = weights[chosen][:, : features.shape[1]][is_row]
                 moments[fold].add(features[is_row], signs[part[is_row]], weight)
         self.alpha_, solutions = choose_alpha(moments)
-        outputs = torch.zeros(len(sample), batch.n_times, n_classes)
+        outputs = torch.zeros(len(sample), batch.n_times, n_classes, dtype=torch.float32)
         some = batch[sample]
         for chosen, features in self._each_part(model.features, some, self._row_numbers(model)):
             for fold, (coefficients, intercept) in enumerate(solutions):
@@ -226,7 +226,9 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         if self.model_.head is None:
             rows = self._compute_rows(self.model_, batch).numpy()
             probabilities = torch.zeros(len(batch), batch.n_times, len(self.classes_)).double()
-            probabilities[batch.present] = torch.from_numpy(self.head_.predict_proba(rows))
+            probabilities[batch.present] = torch.from_numpy(
+                self.head_.predict_proba(rows)
+            ).double()
             return probabilities
         probabilities = torch.zeros(len(batch), batch.n_times, len(self.classes_)).double()
         numbers = self._row_numbers(self.model_)

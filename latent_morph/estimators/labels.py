@@ -41,6 +41,10 @@ class LabelMixin(PersistentEstimator):
         else:
             labels = self.classes_[codes]
             factors = compute_class_weight(self.class_weight, classes=self.classes_, y=labels)
+        if not (factors > 0).any():
+            raise ValueError(
+                f"class_weight must be positive for some class, got {self.class_weight!r}"
+            )
         return torch.from_numpy(factors)
 
     def _extra_config(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """PointBank: features of every row of a series, from filters in both directions of time."""
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class PointBank(nn.Module):
     def __init__(self, n_channels: int) -> None:
         super().__init__()
         self.n_channels = n_channels
-        self.register_buffer("rates", torch.ones(N_RATES))
+        self.register_buffer("rates", torch.ones(N_RATES, dtype=torch.float32))
         self.statistics = Statistics(n_channels).float()
 
     @classmethod
@@ -40,7 +40,7 @@ class PointBank(nn.Module):
         """Builds a bank with the time scales of training series."""
         bank = cls(values.shape[-1])
         gap, span = measure_gaps(times, mask.any(-1))
-        bank.rates = spread_rates(N_RATES, gap, span)
+        bank.rates = spread_rates(N_RATES, gap, span).to(bank.rates.dtype)
         bank.statistics.fit(span)
         return bank
 
@@ -121,25 +121,26 @@ class RandomLayer(nn.Module):
 
     def __init__(self, n_features: int, n_units: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(n_features))
-        self.register_buffer("factor", torch.ones(n_features))
-        self.register_buffer("weight", torch.zeros(n_features, n_units))
-        self.register_buffer("bias", torch.zeros(n_units))
-        self.register_buffer("unit_mean", torch.zeros(n_units))
-        self.register_buffer("unit_factor", torch.ones(n_units))
+        self.register_buffer("mean", torch.zeros(n_features, dtype=torch.float32))
+        self.register_buffer("factor", torch.ones(n_features, dtype=torch.float32))
+        self.register_buffer("weight", torch.zeros(n_features, n_units, dtype=torch.float32))
+        self.register_buffer("bias", torch.zeros(n_units, dtype=torch.float32))
+        self.register_buffer("unit_mean", torch.zeros(n_units, dtype=torch.float32))
+        self.register_buffer("unit_factor", torch.ones(n_units, dtype=torch.float32))
 
     @classmethod
     def fit(cls, features: Tensor, n_units: int, generator: torch.Generator) -> Self:
         """Draws units and standardises them on features (R, F)."""
+        options: dict[str, Any] = {"generator": generator, "dtype": torch.float32}
         n_features = features.shape[1]
         n_inputs = min(cls.N_INPUTS, n_features)
         layer = cls(n_features, n_units)
         layer.mean, layer.factor = _standardisation(features)
-        chosen = torch.rand(n_units, n_features, generator=generator).argsort(1)[:, :n_inputs]
-        weights = torch.randn(n_units, n_inputs, generator=generator) / n_inputs**0.5
-        layer.weight = torch.zeros(n_units, n_features).scatter(1, chosen, weights).t()
+        chosen = torch.rand(n_units, n_features, **options).argsort(1)[:, :n_inputs]
+        weights = torch.randn(n_units, n_inputs, **options) / n_inputs**0.5
+        layer.weight = layer.weight.t().scatter(1, chosen, weights).t()
         layer.weight = layer.weight.contiguous()
-        layer.bias = 0.5 * torch.randn(n_units, generator=generator)
+        layer.bias = 0.5 * torch.randn(n_units, **options)
         _, units = layer._activate(features)
         layer.unit_mean, layer.unit_factor = _standardisation(units)
         return layer
@@ -158,6 +159,7 @@ class RandomLayer(nn.Module):
 
 def _standardisation(features: Tensor) -> tuple[Tensor, Tensor]:
     """Returns means and factors (F,), 0 for constant features."""
-    mean, std = features.mean(0), features.std(0, correction=0)
+    mean = features.mean(0)
+    std = (features - mean).square().mean(0).sqrt()  # `std` warns if there are no features
     varies = std > 1e-5 * mean.abs() + 1e-9
     return mean, torch.where(varies, 1 / torch.where(varies, std, 1.0), 0.0)

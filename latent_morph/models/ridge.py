@@ -67,7 +67,8 @@ class RidgeHead(nn.Module):
         """Builds a head from a solution, calibrated on outputs (R, K) of rows it has not seen."""
         slope, offset = _calibrate(outputs.double(), codes, weight)
         head = cls(*coefficients.shape)
-        head.weight = (coefficients * slope).float()
+        # In the order of a file, on which rounding depends.
+        head.weight = (coefficients * slope).float().contiguous()
         head.bias = (intercept * slope + offset).float()
         return head
 
