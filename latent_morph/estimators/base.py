@@ -20,6 +20,9 @@ class SeriesEstimator(PersistentEstimator):
     # The attribute that `fit` sets last, so that an interrupted fit does not count.
     _last_fitted: ClassVar[str] = "model_"
 
+    # Whether `fit` learns a `scaler_`.
+    _is_scaled: ClassVar[bool] = True
+
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True

@@ -71,6 +71,8 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         Its accuracy on series left out one at a time. Absent with a `head`.
     head_ : Pipeline
         The fitted `head`. Absent without one.
+    n_lags_ : int
+        Number of time lags of the kernels.
     {attributes}
 
     Examples

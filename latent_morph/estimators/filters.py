@@ -160,6 +160,8 @@ class FilterBank(FeatureTransformer, BankEstimator):
 
     Attributes
     ----------
+    n_lags_ : int
+        Number of time lags of the kernels.
     {attributes}
 
     Examples

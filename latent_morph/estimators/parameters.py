@@ -275,7 +275,8 @@ def documented(cls: _Class) -> _Class:
     attributes = [
         _format_entry(name, *about)
         for name, about in (ATTRIBUTES | TRAINED_ATTRIBUTES).items()
-        if name in ATTRIBUTES or "max_epochs" in signature.parameters
+        if (name in ATTRIBUTES or "max_epochs" in signature.parameters)
+        and (name != "scaler_" or cls._is_scaled)  # type: ignore[attr-defined]
     ]
     doc = inspect.cleandoc(cls.__doc__ or "")
     doc = doc.replace("{parameters}", "\n".join(parameters))

@@ -54,11 +54,12 @@ class SeriesStatistics(FeatureTransformer):
             [StrOptions({"mean", "nan"})],
             '{"mean", "nan"}',
             "What stands for the statistics of a channel that a series does not have: their mean "
-            "over the training series, or NaN. (The number of observations is 0 then.)",
+            "over the training series, or NaN. Their number of observations is 0.",
         ),
         "max_memory": FILTERS["max_memory"],
         "device": FILTERS["device"],
     }
+    _is_scaled: ClassVar[bool] = False
     model_: Statistics
 
     def __init__(
