@@ -143,9 +143,8 @@ def smooth(times, phases):
 def test_bank_converges_as_irregular_samples_get_denser():
     """To the features of a regular grid, dense enough to be the curve itself.
 
-    Interpolation has an error of second order in the gaps, and so have means over time; the kinks
-    of the maps to normal scores cost some of that. A share changes where the output crosses a
-    bias; over many biases it follows the error of the output.
+    Interpolation has an error of second order in the gaps, and so have means over time. A share
+    changes where the output crosses a bias; over many biases it follows the error of the output.
     """
     rng = np.random.default_rng(0)
     phases = rng.uniform(0, 6, (4, 3))
@@ -165,11 +164,11 @@ def test_bank_converges_as_irregular_samples_get_denser():
         return -np.polyfit(np.log(sizes), [e[columns].mean().log().item() for e in errors], 1)[0]
 
     names = fitted.bank.names()
-    for pool, least in [("mean", 1.5), ("modulus", 1.5), ("maximum", 1.0), ("end", 1.0)]:
+    for pool, least in [("mean", 1.5), ("modulus", 1.5), ("maximum", 1.0), ("end", 1.5)]:
         chosen = [i for i, name in enumerate(names) if name.endswith(f": {pool}")]
         assert rate(chosen) > least, pool
     shares = set(fitted.columns("share"))
-    for kind, least in ((" mode ", 0.8), (" kernel ", 1.0)):
+    for kind, least in ((" mode ", 0.9), (" kernel ", 1.0)):
         assert rate([i for i in fitted.columns(kind) if i in shares]) > least, kind
 
 
@@ -237,7 +236,7 @@ def test_filter_bank_max_memory_changes_nothing():
     expected = FilterBank(random_state=0).fit(X).transform(X)
     for size in (1e-9, 1.0, 3.0):
         model = FilterBank(random_state=0, max_memory=size).fit(X)
-        numbers = model.model_.numbers_per_row()
+        numbers = model._count_numbers(model.model_, batch)
         parts = list(model._each_part(lambda values, times, mask: values, batch, numbers))
         assert len(parts) > 1
         actual = model.transform(X)

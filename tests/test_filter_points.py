@@ -268,3 +268,18 @@ def test_moments_solve_weighted_ridge_regression():
 
     assert left_out(alpha) <= min(left_out(alpha * 10), left_out(alpha / 10)) + 1e-9
     assert len(solutions) == 3
+
+
+def test_filter_points_query_at_a_row_is_that_row():
+    """In units of any size, with unequal lengths; between rows there is no observation to see."""
+    rng = np.random.default_rng(0)
+    for unit, start in ((1.0, 0.0), (1e-3, 5.0), (86400.0, 1.7e9)):
+        clocks = [start + unit * np.sort(rng.uniform(0, 6, n)) for n in (20, 12, 16, 20)]
+        X = [(t, np.sin((t - start) / unit)) for t in clocks]
+        y = [np.where(np.cos((t - start) / unit) > 0, "rising", "falling") for t in clocks]
+        model = FilterBankPointClassifier(random_state=0, n_units=50).fit(X, y)
+        expected = model.predict_proba(X)
+        for i, t in enumerate(clocks):
+            np.testing.assert_allclose(
+                model.predict_proba(X[i : i + 1], times=t)[0], expected[i], atol=1e-5
+            )

@@ -222,10 +222,16 @@ def test_ridge_calibration_minimises_the_smoothed_log_loss():
 
 def test_ridge_calibration_of_separated_classes_is_finite():
     codes = torch.arange(200) % 2
-    slope, offset = _calibrate(100 * targets_of(codes), codes, torch.ones(200))
+    slope, offset = _calibrate(10 * targets_of(codes), codes, torch.ones(200))
     assert np.isfinite(slope) and offset.isfinite().all()
-    proba = (slope * 100 * targets_of(codes) + offset).softmax(1)
+    proba = (slope * 10 * targets_of(codes) + offset).softmax(1)
     assert 0.98 < proba.amax(1).min() and proba.amax() < 1 - 1e-4
+
+
+def test_ridge_calibration_keeps_the_order_of_misleading_outputs():
+    codes = torch.arange(50) % 2
+    slope, _ = _calibrate(-targets_of(codes), codes, torch.ones(50))
+    assert slope > 0.05
 
 
 # Degenerate inputs

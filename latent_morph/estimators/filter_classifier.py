@@ -196,8 +196,8 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
 
     def _compute_logits(self, batch: SeriesBatch) -> Tensor:
         """Returns (N, K), float64."""
-        numbers_per_row = self.model_.bank.numbers_per_row()
-        return self._map_parts(self.model_, batch, numbers_per_row).double()
+        n_numbers = self._count_numbers(self.model_.bank, batch)
+        return self._map_parts(self.model_, batch, n_numbers).double()
 
     def _new_model(self) -> nn.Module:
         bank = self._new_bank()

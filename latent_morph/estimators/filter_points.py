@@ -26,6 +26,8 @@ from latent_morph.series import Data, SeriesBatch, SeriesScaler, insert_rows
 MAX_FOLDS = 5
 # Training series on whose rows features are standardised, and probabilities are calibrated.
 SAMPLE_CASES = 512
+# Relative to the size of the times.
+_SAME_TIME = 1e-12
 
 
 class PointModel(nn.Module):
@@ -154,7 +156,7 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         scaled = self.scaler_.transform(batch).to(dtype=torch.float32)
         bank = PointBank.fit(scaled.values, scaled.times, scaled.mask)
         sample = torch.randperm(len(batch), generator=generator)[:SAMPLE_CASES]
-        rows = self._compute_rows(bank.to(self.device), batch[sample])
+        rows = self._compute_rows(bank.to(self.device), batch[sample], bank.numbers_per_row())
         n_units = self.n_units if self.head is None else 0
         layer = RandomLayer.fit(rows, n_units, generator)
         model = PointModel(bank, layer, None).to(self.device)
@@ -164,7 +166,7 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
             model.head = self._fit_head(model, batch, codes, weights, folds, sample)
         else:
             is_weighted = weight is not None or factors is not None
-            rows = self._compute_rows(model, batch)
+            rows = self._compute_rows(model, batch, bank.numbers_per_row())
             self._fit_user_head(rows, flat, row_weight if is_weighted else None)
         self.model_ = model
         return self
@@ -183,7 +185,9 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         n_classes, n_folds = len(self.classes_), int(folds.max()) + 1
         moments = [Moments(n_features, n_classes) for _ in range(n_folds)]
         signs = 2 * torch.eye(n_classes, dtype=torch.float32) - 1
-        for chosen, features in self._each_part(model.features, batch, self._row_numbers(model)):
+        for chosen, features in self._each_part(
+            model.features, batch, self._count_numbers(model, batch)
+        ):
             part = codes[chosen][:, : features.shape[1]]
             for fold in folds[chosen].unique().tolist():
                 is_row = (part >= 0) & (folds[chosen] == fold).unsqueeze(1)
@@ -192,7 +196,9 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         self.alpha_, solutions = choose_alpha(moments)
         outputs = torch.zeros(len(sample), batch.n_times, n_classes, dtype=torch.float32)
         some = batch[sample]
-        for chosen, features in self._each_part(model.features, some, self._row_numbers(model)):
+        for chosen, features in self._each_part(
+            model.features, some, self._count_numbers(model, some)
+        ):
             for fold, (coefficients, intercept) in enumerate(solutions):
                 cases = chosen[folds[sample[chosen]] == fold] if n_folds > 1 else chosen
                 left_out = features[torch.isin(chosen, cases)] @ coefficients.float()
@@ -205,12 +211,13 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
             weight=weights[sample][is_row],
         ).to(self.device)
 
-    def _row_numbers(self, model: PointModel) -> int:
-        return model.bank.numbers_per_row() + 4 * len(model.layer.bias)
+    def _count_numbers(self, model: PointModel, batch: SeriesBatch) -> Tensor:
+        per_row = model.bank.numbers_per_row() + 4 * len(model.layer.bias)
+        return per_row * batch.lengths
 
-    def _compute_rows(self, module: nn.Module, batch: SeriesBatch) -> Tensor:
+    def _compute_rows(self, module: nn.Module, batch: SeriesBatch, per_row: int) -> Tensor:
         """Returns the features (R, F) of all rows, without the padding."""
-        n_numbers = 40 * batch.n_channels * 4
+        n_numbers = per_row * batch.lengths
         lengths = batch.lengths
         starts = lengths.cumsum(0) - lengths
         answer = torch.empty(0)
@@ -224,23 +231,32 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
 
     def _compute_probabilities(self, batch: SeriesBatch) -> Tensor:
         if self.model_.head is None:
-            rows = self._compute_rows(self.model_, batch).numpy()
+            rows = self._compute_rows(
+                self.model_, batch, self.model_.bank.numbers_per_row()
+            ).numpy()
             probabilities = torch.zeros(len(batch), batch.n_times, len(self.classes_)).double()
             probabilities[batch.present] = torch.from_numpy(
                 self.head_.predict_proba(rows)
             ).double()
             return probabilities
         probabilities = torch.zeros(len(batch), batch.n_times, len(self.classes_)).double()
-        numbers = self._row_numbers(self.model_)
-        for chosen, logits in self._each_part(self.model_, batch, numbers):
+        n_numbers = self._count_numbers(self.model_, batch)
+        for chosen, logits in self._each_part(self.model_, batch, n_numbers):
             probabilities[chosen, : logits.shape[1]] = logits.double().softmax(-1)
         return probabilities
 
     def _compute_query_probabilities(self, batch: SeriesBatch, query: Tensor) -> Tensor:
         times = query * self.scaler_.time_scale_ + batch.times[:, :1]
         extended, rows = insert_rows(batch, times)
-        probabilities = self._compute_probabilities(extended)
-        return probabilities.take_along_dim(rows.unsqueeze(-1), dim=1)
+        inserted = self._compute_probabilities(extended).take_along_dim(rows.unsqueeze(-1), dim=1)
+        # A query at the time of a row asks for that row, which knows its own observations.
+        after = torch.searchsorted(batch.times, times).clamp(max=batch.n_times - 1)
+        nearest = torch.stack([(after - 1).clamp(min=0), after])  # (2, N, Q)
+        distance = (batch.times.unsqueeze(0).take_along_dim(nearest, dim=2) - times).abs()
+        closest = nearest.gather(0, distance.argmin(0, keepdim=True))[0]
+        is_row = distance.amin(0) <= _SAME_TIME * times.abs().clamp(min=self.scaler_.time_scale_)
+        at_rows = self._compute_probabilities(batch).take_along_dim(closest.unsqueeze(-1), dim=1)
+        return torch.where(is_row.unsqueeze(-1), at_rows, inserted)
 
     def _new_model(self) -> nn.Module:
         bank = PointBank(self.n_channels_)

@@ -33,32 +33,33 @@ class FilterEstimator(SeriesEstimator):
         return scaled.values, scaled.times, scaled.mask
 
     def _map_parts(
-        self,
-        function: Callable[..., Tensor],
-        batch: SeriesBatch,
-        numbers_per_row: int,
+        self, function: Callable[..., Tensor], batch: SeriesBatch, n_numbers: Tensor
     ) -> Tensor:
-        """Applies a function that needs so many numbers per row to series, and stacks the results.
-
-        Series of like length are processed together, as many as the memory allows.
-        """
+        """Applies a function to all series, in parts, and stacks the results."""
         answer = torch.empty(0)
-        for chosen, result in self._each_part(function, batch, numbers_per_row):
+        for chosen, result in self._each_part(function, batch, n_numbers):
             if not len(answer):
                 answer = result.new_empty(len(batch), *result.shape[1:])
             answer[chosen] = result
         return answer
 
     def _each_part(
-        self, function: Callable[..., Tensor], batch: SeriesBatch, numbers_per_row: int
+        self, function: Callable[..., Tensor], batch: SeriesBatch, n_numbers: Tensor
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields indices of series and the function's result for them."""
-        n_numbers = self.max_memory * 2**20 / 4
-        order = batch.lengths.argsort(descending=True, stable=True)
+        """Yields indices of series and the function's result for them.
+
+        Series of like size are processed together, as many as the memory allows.
+
+        Args:
+            function: Applied to values, times and mask of some series.
+            batch: N series.
+            n_numbers: (N,) how many intermediate numbers each series needs.
+        """
+        limit = self.max_memory * 2**20 / 4
+        order = n_numbers.argsort(descending=True, stable=True)
         start = 0
         while start < len(batch):
-            n_rows = int(batch.lengths[order[start]])
-            size = max(1, int(n_numbers / (numbers_per_row * n_rows)))
+            size = max(1, int(limit / float(n_numbers[order[start]])))
             chosen = order[start : start + size]
             with torch.no_grad():
                 result = function(*self._prepare(batch[chosen].trim())).cpu()
@@ -89,7 +90,11 @@ class BankEstimator(FilterEstimator):
 
     def _compute_features(self, bank: Bank, batch: SeriesBatch) -> Tensor:
         """Returns the features (N, F)."""
-        return self._map_parts(bank, batch, bank.numbers_per_row())
+        return self._map_parts(bank, batch, self._count_numbers(bank, batch))
+
+    def _count_numbers(self, bank: Bank, batch: SeriesBatch) -> Tensor:
+        span = (batch.times[:, -1] - batch.times[:, 0]) / self.scaler_.time_scale_
+        return bank.count_numbers(batch.lengths, span)
 
     def _extra_config(self) -> dict[str, Any]:
         return super()._extra_config() | {"n_lags": self.n_lags_}

@@ -99,8 +99,8 @@ class SeriesStatistics(FeatureTransformer):
         return moved.values, moved.times, moved.mask
 
     def _compute(self, statistics: Statistics, batch: SeriesBatch) -> Tensor:
-        numbers_per_row = 2 * _NUMBERS_PER_CELL * batch.n_channels
-        return self._map_parts(statistics.compute, batch, numbers_per_row)
+        n_numbers = 2 * _NUMBERS_PER_CELL * batch.n_channels * batch.lengths
+        return self._map_parts(statistics.compute, batch, n_numbers)
 
     def _transform(self, batch: SeriesBatch) -> np.ndarray:
         features = self._compute(self.model_, batch)

@@ -27,8 +27,8 @@ _FASTEST = 0.7
 class Bank(nn.Module):
     """Features of irregular series that need no training, only the scale of times and values.
 
-    Kernels see shapes, and read the values as they are. Modes and statistics see levels, and read
-    their normal scores.
+    Modes and kernels see rhythms and shapes, and read the values as they are. Statistics see
+    levels, and read their normal scores.
 
     Args:
         n_channels: C.
@@ -70,21 +70,21 @@ class Bank(nn.Module):
         drawn = order[:SCORE_CASES]
         bank.scores.fit(values[drawn], mask[drawn])
         drawn = order[:BIAS_CASES]
-        values, times, mask = values[drawn], times[drawn], mask[drawn]
-        bank.modes.fit(interpolate(bank.scores(values), times, mask), generator)
-        bank.kernels.fit(interpolate(values, times, mask), generator)
+        interpolant = interpolate(values[drawn], times[drawn], mask[drawn])
+        bank.modes.fit(interpolant, generator)
+        bank.kernels.fit(interpolant, generator)
         bank.statistics.fit(span)
         return bank
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Maps series to features (N, F)."""
-        scores = self.scores(values)
+        interpolant = interpolate(values, times, mask)
         return torch.cat(
             [
-                self.modes(interpolate(scores, times, mask)),
-                self.kernels(interpolate(values, times, mask)),
+                self.modes(interpolant),
+                self.kernels(interpolant),
                 self.observations(times, mask),
-                self.statistics(scores, times, mask),
+                self.statistics(self.scores(values), times, mask),
             ],
             dim=1,
         )
@@ -105,10 +105,10 @@ class Bank(nn.Module):
             [f"{name} of the normal scores" for name in self.statistics.names()],
         ]
 
-    def numbers_per_row(self) -> int:
-        """Estimates the largest number of intermediate numbers per row of a series."""
-        modes = self.modes.phases.numel()
-        return 12 * modes + 4 * N_KERNELS + N_TAPS
+    def count_numbers(self, n_rows: Tensor, span: Tensor) -> Tensor:
+        """Estimates how many intermediate numbers series of so many rows and such spans need."""
+        per_row = 12 * self.modes.phases.numel() + 20 * self.scores.knots.shape[1]
+        return per_row * n_rows + (4 * N_KERNELS + N_TAPS) * self.kernels.count_points(span)
 
 
 def choose_lags(n_steps: float) -> Tensor:

@@ -107,11 +107,16 @@ class Kernels(nn.Module):
             for kernel in range(N_KERNELS)
         ]
 
-    def _resample(self, interpolant: Interpolant) -> tuple[Tensor, Tensor]:
-        # One point more than within the longest span, where every series has ended: a series then
-        # does not depend on the others of its batch.
-        n_points = (interpolant.span.amax(0) / self.step).floor().long() + 2
+    def count_points(self, span: Tensor) -> Tensor:
+        """Returns the number of grid points for spans (N,).
+
+        It is one more than lie within a span: the last point is beyond the end of the series.
+        """
         longest = MAX_SPANS * (N_TAPS - 1) * self.lags.amax(0) + 2
-        n_points = torch.minimum(n_points, longest)
+        return torch.minimum((span / self.step).floor().long() + 2, longest)
+
+    def _resample(self, interpolant: Interpolant) -> tuple[Tensor, Tensor]:
+        # All series have ended at the last point, so that none depends on the others.
+        n_points = self.count_points(interpolant.span).amax(0)
         # Not int(), which an exported program cannot do.
         return resample(interpolant, self.step, n_points.item())  # type: ignore[arg-type]

@@ -205,10 +205,7 @@ def _answer_modes(
     """Answers by two forward modes, one that only decays and one that rotates fast."""
     modes = bank.modes
     _, n_channels, n_modes = modes.phases.shape
-    # Modes read the normal scores of the values.
-    at_rows, finely = (
-        interpolate(bank.scores(values), times, mask) for values, times, mask in (rows, between)
-    )
+    at_rows, finely = interpolate(*rows), interpolate(*between)
     pooled = modes(at_rows).view(len(POOLS), 2, n_channels, n_modes)[:, 0, channel]
     outputs = modes.outputs(finely)[0][:, 0, 0, channel]
     bias_at = (pooled[:N_BIASES] - _SHARE).abs().argmin(0)
