@@ -7,19 +7,26 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils import column_or_1d
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted
 from torch import Tensor, nn
 
+from latent_morph.checks import check_device
 from latent_morph.estimators.filters import BankEstimator
 from latent_morph.estimators.heads import HeadEstimator
 from latent_morph.estimators.inputs import select_weighted_cases
 from latent_morph.estimators.labels import LabelMixin
-from latent_morph.estimators.parameters import FILTER_CLASSIFIER, Parameter, documented
+from latent_morph.estimators.parameters import (
+    FILTER_CLASSIFIER,
+    TIME_ORIGIN,
+    Parameter,
+    documented,
+)
 from latent_morph.estimators.programs import probabilities_program
 from latent_morph.filters import BLOCKS, Bank
 from latent_morph.io.export import Program
-from latent_morph.models import RidgeHead
+from latent_morph.models import RidgeChoice, RidgeHead, choose_search_cases
 from latent_morph.series import Data, SeriesBatch
 
 # Weights of modes, kernels, observations and statistics, of which leaving one out chooses.
@@ -42,6 +49,18 @@ class FilterModel(nn.Module):
         """Maps series to logits (N, K), or to features (N, F) without a head."""
         features = self.bank(values, times, mask)
         return features if self.head is None else self.head(features)
+
+
+def _fit_ridge(
+    features: Tensor, codes: np.ndarray, weight: np.ndarray | None, bank: Bank
+) -> tuple[RidgeHead, RidgeChoice]:
+    return RidgeHead.fit(
+        features,
+        torch.from_numpy(codes),
+        None if weight is None else torch.from_numpy(weight),
+        sizes=bank.sizes(),
+        candidates=BLOCK_WEIGHTS,
+    )
 
 
 def _gives_probabilities(classifier: Any) -> bool:  # noqa: ANN401
@@ -88,7 +107,14 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
     True
     """
 
-    _parameters: ClassVar[Mapping[str, Parameter]] = FILTER_CLASSIFIER
+    _parameters: ClassVar[Mapping[str, Parameter]] = FILTER_CLASSIFIER | {
+        "time_origin": Parameter(
+            [StrOptions({"auto", "case", "absolute"})],
+            '{"auto", "case", "absolute"}',
+            TIME_ORIGIN.meaning + " By default the one with the smaller error of the ridge "
+            "regression on training series left out, which `scaler_.origin` tells.",
+        )
+    }
     model_: FilterModel
 
     if TYPE_CHECKING:  # scikit-learn's mixin defines it without types
@@ -99,12 +125,14 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         self,
         *,
         head: Any = None,  # noqa: ANN401
+        time_origin: str = "auto",
         class_weight: dict[Any, float] | str | None = None,
         max_memory: float = 64.0,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.head = head
+        self.time_origin = time_origin
         self.class_weight = class_weight
         self.max_memory = max_memory
         self.device = device
@@ -131,28 +159,55 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         chosen, weight, _ = select_weighted_cases(batch, sample_weight, None)
         batch = batch[chosen]
         codes = self._encode_labels(y[chosen])
-        bank = self._fit_bank(batch, weight)
-        features = self._compute_features(bank, batch)
         factors = self._class_factors(codes, weight)
+        label_weight = weight
         if factors is not None:
-            weight = (1.0 if weight is None else weight) * factors.numpy()[codes]
+            label_weight = (1.0 if weight is None else weight) * factors.numpy()[codes]
+        check_device("device", self.device)
+        self._remember_params()
+        seed = self._draw_seed()
+        origin = self.time_origin
+        if origin == "auto":
+            origin = self._choose_origin(batch, codes, seed, weight, label_weight)
+        bank = self._fit_bank(batch, origin, seed, weight)
+        features = self._compute_features(bank, batch)
         self._forget("alpha_", "block_weights_", "loo_score_", "head_")
         if self.head is None:
-            head, choice = RidgeHead.fit(
-                features,
-                torch.from_numpy(codes),
-                None if weight is None else torch.from_numpy(weight),
-                sizes=bank.sizes(),
-                candidates=BLOCK_WEIGHTS,
-            )
+            head, choice = _fit_ridge(features, codes, label_weight, bank)
             self.alpha_ = choice.alpha
             self.block_weights_ = dict(zip(BLOCKS, choice.block_weights, strict=True))
             self.loo_score_ = choice.score
             self.model_ = FilterModel(bank, head.to(self.device))
             return self
-        self._fit_user_head(features, codes, weight)
+        self._fit_user_head(features, codes, label_weight)
         self.model_ = FilterModel(bank, None)
         return self
+
+    def _choose_origin(
+        self,
+        batch: SeriesBatch,
+        codes: np.ndarray,
+        seed: int,
+        weight: np.ndarray | None,
+        label_weight: np.ndarray | None,
+    ) -> str:
+        """Chooses the origin of time that is better for the ridge regression on cases left out."""
+        observed = batch.mask.any(-1)
+        ends = (
+            torch.where(observed, batch.times, torch.inf).amin(1),
+            torch.where(observed, batch.times, -torch.inf).amax(1),
+        )
+        if all(bool((end == end[0]).all()) for end in ends):
+            return "case"  # both are the same
+        some = choose_search_cases(torch.from_numpy(codes)).numpy()
+        errors = {}
+        for origin in ("case", "absolute"):
+            part = batch[some]
+            bank = self._fit_bank(part, origin, seed, None if weight is None else weight[some])
+            features = self._compute_features(bank, part)
+            weights = None if label_weight is None else label_weight[some]
+            errors[origin] = _fit_ridge(features, codes[some], weights, bank)[1].error
+        return min(errors, key=lambda origin: errors[origin])
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: Data) -> np.ndarray:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from latent_morph.checks import check_count, check_device
 from latent_morph.estimators.base import SeriesEstimator
-from latent_morph.estimators.parameters import FILTERS, Parameter, documented
+from latent_morph.estimators.parameters import FILTERS, TIME_ORIGIN, Parameter, documented
 from latent_morph.estimators.programs import features_program
 from latent_morph.filters import Bank
 from latent_morph.io.export import Program
@@ -72,21 +72,33 @@ class BankEstimator(FilterEstimator):
 
     random_state: Any
 
-    def _fit_bank(self, batch: SeriesBatch, weight: np.ndarray | None = None) -> Bank:
+    def _draw_seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _fit_bank(
+        self,
+        batch: SeriesBatch,
+        origin: str,
+        seed: int,
+        weight: np.ndarray | None = None,
+    ) -> Bank:
         """Fits the scaler and the bank to training series."""
-        check_device("device", self.device)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._remember_params()
         factors = None if weight is None else torch.from_numpy(weight)
-        self.scaler_ = SeriesScaler("robust").fit(batch, weight=factors)
+        self.scaler_ = SeriesScaler("robust", origin).fit(batch, weight=factors)
         scaled = self.scaler_.transform(batch).to(dtype=torch.float32)
-        generator = torch.Generator().manual_seed(seed)
-        bank = Bank.fit(scaled.values, scaled.times, scaled.mask, generator).to(self.device)
+        bank = Bank.fit(
+            scaled.values,
+            scaled.times,
+            scaled.mask,
+            torch.Generator().manual_seed(seed),
+            anchored=origin == "absolute",
+        )
         self.n_lags_ = len(bank.kernels.lags)
-        return bank
+        return bank.to(self.device)
 
     def _new_bank(self) -> Bank:
-        return Bank(self.n_channels_, self.n_lags_)
+        anchored = self.scaler_.origin == "absolute"
+        return Bank(self.n_channels_, self.n_lags_, anchored=anchored)
 
     def _compute_features(self, bank: Bank, batch: SeriesBatch) -> Tensor:
         """Returns the features (N, F)."""
@@ -184,15 +196,18 @@ class FilterBank(FeatureTransformer, BankEstimator):
     True
     """
 
+    _parameters: ClassVar[Mapping[str, Parameter]] = FILTERS | {"time_origin": TIME_ORIGIN}
     model_: Bank
 
     def __init__(
         self,
         *,
+        time_origin: str = "case",
         max_memory: float = 64.0,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
+        self.time_origin = time_origin
         self.max_memory = max_memory
         self.device = device
         self.random_state = random_state
@@ -210,7 +225,9 @@ class FilterBank(FeatureTransformer, BankEstimator):
         """
         self._validate_params()
         batch = self._validate_series(X, reset=True)
-        self.model_ = self._fit_bank(batch)
+        check_device("device", self.device)
+        self._remember_params()
+        self.model_ = self._fit_bank(batch, self.time_origin, self._draw_seed())
         return self
 
     def _transform(self, batch: SeriesBatch) -> np.ndarray:

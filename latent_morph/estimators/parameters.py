@@ -216,6 +216,13 @@ FILTERS: dict[str, Parameter] = {
     ),
 }
 
+TIME_ORIGIN = Parameter(
+    [StrOptions({"case", "absolute"})],
+    '{"case", "absolute"}',
+    "Whether each series is seen from its own first observation to its last, or all of them on "
+    "one clock, from the first observation of all training series to the last.",
+)
+
 # Parameters of the classifiers on the filter bank.
 FILTER_CLASSIFIER: dict[str, Parameter] = FILTERS | {
     "head": Parameter(

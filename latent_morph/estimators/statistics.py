@@ -85,7 +85,7 @@ class SeriesStatistics(FeatureTransformer):
         batch = self._validate_series(X, reset=True)
         self._remember_params()
         statistics = Statistics(self.n_channels_).to(self.device)
-        _, _, span = measure_times(batch.times, batch.mask)
+        _, span = measure_times(batch.times, batch.mask.any(-1))
         statistics.fit(float(span.max()) or 1.0)
         if self.fill == "mean":
             statistics.fill = self._compute(statistics, batch).nanmean(0).nan_to_num()

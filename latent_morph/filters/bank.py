@@ -33,10 +33,16 @@ class Bank(nn.Module):
     Args:
         n_channels: C.
         n_lags: Number of lags of the kernels; see `choose_lags`.
+        anchored: Whether every series is seen from the start to the end of the training series, on
+            a clock that they share. Otherwise it is seen from its first to its last observation.
     """
 
-    def __init__(self, n_channels: int, n_lags: int) -> None:
+    frame: Tensor
+
+    def __init__(self, n_channels: int, n_lags: int, *, anchored: bool = False) -> None:
         super().__init__()
+        self.anchored = anchored
+        self.register_buffer("frame", torch.zeros(2, dtype=torch.float64))
         self.scores = NormalScores(n_channels)
         self.modes = Modes(n_channels, max(MIN_MODES, N_MODES // n_channels))
         self.kernels = Kernels(n_channels, n_lags, max(1, N_BIASES // n_lags))
@@ -44,7 +50,15 @@ class Bank(nn.Module):
         self.statistics = Statistics(n_channels).float()
 
     @classmethod
-    def fit(cls, values: Tensor, times: Tensor, mask: Tensor, generator: torch.Generator) -> Self:
+    def fit(
+        cls,
+        values: Tensor,
+        times: Tensor,
+        mask: Tensor,
+        generator: torch.Generator,
+        *,
+        anchored: bool = False,
+    ) -> Self:
         """Builds a bank for training series.
 
         Args:
@@ -52,13 +66,19 @@ class Bank(nn.Module):
             times: (N, T), non-decreasing.
             mask: (N, T, C), False in the padding.
             generator: Source of randomness.
+            anchored: As for the constructor.
         """
         observed = mask.any(-1)
         gap, span = measure_gaps(times, observed)
+        frame = times.new_zeros(2)
+        if anchored and bool(observed.any()):
+            frame = torch.stack([times[observed].amin(), times[observed].amax()])
+            span = max(span, float(frame[1] - frame[0]))
         # The grid of the kernels has at most about twice as many points as a series has rows.
         step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
-        bank = cls(values.shape[-1], len(lags)).to(values.dtype)
+        bank = cls(values.shape[-1], len(lags), anchored=anchored).to(values.dtype)
+        bank.frame = frame
         bank.modes.draw(1 / span, max(1 / span, _FASTEST / gap), generator)
         n_rates = len(bank.observations.rates)
         bank.observations.rates = spread_rates(n_rates, gap, span).to(values.dtype)
@@ -70,7 +90,7 @@ class Bank(nn.Module):
         drawn = order[:SCORE_CASES]
         bank.scores.fit(values[drawn], mask[drawn])
         drawn = order[:BIAS_CASES]
-        interpolant = interpolate(values[drawn], times[drawn], mask[drawn])
+        interpolant = interpolate(*bank._add_anchors(values[drawn], times[drawn], mask[drawn]))
         bank.modes.fit(interpolant, generator)
         bank.kernels.fit(interpolant, generator)
         bank.statistics.fit(span)
@@ -78,15 +98,39 @@ class Bank(nn.Module):
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Maps series to features (N, F)."""
-        interpolant = interpolate(values, times, mask)
+        values, times, mask, rows = self._add_anchors(values, times, mask)
+        interpolant = interpolate(values, times, mask, rows)
         return torch.cat(
             [
                 self.modes(interpolant),
                 self.kernels(interpolant),
-                self.observations(times, mask),
-                self.statistics(self.scores(values), times, mask),
+                self.observations(times, mask, rows),
+                self.statistics(self.scores(values), times, mask, rows),
             ],
             dim=1,
+        )
+
+    def _add_anchors(
+        self, values: Tensor, times: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Adds rows without observations at the ends of the frame, if there is one.
+
+        Returns:
+            Values, times and mask, and which rows count (N, T).
+        """
+        rows = mask.any(-1)
+        if not self.anchored:
+            return values, times, mask, rows
+        start, end = self.frame
+        first = torch.where(rows, times, torch.inf).amin(1, keepdim=True).minimum(start)
+        last = torch.where(rows, times, -torch.inf).amax(1, keepdim=True).maximum(end)
+        blank = torch.zeros_like(values[:, :1])
+        one = torch.ones_like(rows[:, :1])
+        return (
+            torch.cat([blank, values, blank], dim=1),
+            torch.cat([first, times.clamp(first, last), last], dim=1),
+            torch.cat([blank.bool(), mask, blank.bool()], dim=1),
+            torch.cat([one, rows, one], dim=1),
         )
 
     def sizes(self) -> list[int]:
@@ -107,6 +151,7 @@ class Bank(nn.Module):
 
     def count_numbers(self, n_rows: Tensor, span: Tensor) -> Tensor:
         """Estimates how many intermediate numbers series of so many rows and such spans need."""
+        span = span.clamp(min=float(self.frame[1] - self.frame[0]))
         per_row = 12 * self.modes.phases.numel() + 20 * self.scores.knots.shape[1]
         return per_row * n_rows + (4 * N_KERNELS + N_TAPS) * self.kernels.count_points(span)
 

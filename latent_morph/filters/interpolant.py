@@ -14,7 +14,7 @@ class Interpolant(NamedTuple):
     Attributes:
         values: (N, T, C), finite everywhere.
         times: (N, T) since the first observed row, non-decreasing.
-        observed: (N, T), rows with at least one observation.
+        observed: (N, T), rows that count: those with an observation, unless others were given.
         weights: (N, T), the share of each observed row in the span of its series; 0 elsewhere.
         span: (N,) time of the last observed row.
     """
@@ -26,15 +26,19 @@ class Interpolant(NamedTuple):
     span: Tensor
 
 
-def interpolate(values: Tensor, times: Tensor, mask: Tensor) -> Interpolant:
+def interpolate(
+    values: Tensor, times: Tensor, mask: Tensor, rows: Tensor | None = None
+) -> Interpolant:
     """Interpolates every channel at every row.
 
     Args:
         values: (N, T, C).
         times: (N, T), non-decreasing.
         mask: (N, T, C), what was observed; False in the padding.
+        rows: (N, T), the rows that count as observed; by default those with an observation.
     """
-    observed, times, span = measure_times(times, mask)
+    observed = mask.any(-1) if rows is None else rows
+    times, span = measure_times(times, observed)
     before, after = _neighbours(mask)
     clock = times.to(values.dtype).unsqueeze(-1).expand(mask.shape)
     values_before, values_after = _select(values, mask, before), _select(values, mask, after)
@@ -50,21 +54,23 @@ def interpolate(values: Tensor, times: Tensor, mask: Tensor) -> Interpolant:
     )
 
 
-def measure_times(times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def measure_times(times: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
     """Counts time from the first to the last observed row.
 
     Rows before and after, which are not observed, are moved to these ends, where they add nothing.
 
+    Args:
+        times: (N, T), non-decreasing.
+        observed: (N, T).
+
     Returns:
-        (N, T) which rows are observed, (N, T) times since the first of them, and (N,) the time of
-        the last.
+        (N, T) times since the first observed row, and (N,) the time of the last.
     """
-    observed = mask.any(-1)
     first = torch.where(observed, times, torch.inf).amin(1, keepdim=True)
     last = torch.where(observed, times, -torch.inf).amax(1, keepdim=True)
     empty = ~observed.any(1, keepdim=True)
     first, last = torch.where(empty, 0.0, first), torch.where(empty, 0.0, last)
-    return observed, times.clamp(first, last) - first, (last - first).squeeze(1)
+    return times.clamp(first, last) - first, (last - first).squeeze(1)
 
 
 def resample(interpolant: Interpolant, step: Tensor, n_points: int) -> tuple[Tensor, Tensor]:

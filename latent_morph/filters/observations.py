@@ -23,9 +23,9 @@ class Observations(nn.Module):
         self.n_channels = n_channels
         self.register_buffer("rates", torch.ones(n_rates, dtype=torch.float32))
 
-    def forward(self, times: Tensor, mask: Tensor) -> Tensor:
-        """Maps times (N, T) and a mask (N, T, C) to features (N, 2 + C * (2 + 2 * P))."""
-        observed, elapsed, end = measure_times(times, mask)
+    def forward(self, times: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
+        """Maps (N, T), (N, T, C) and the rows that count (N, T) to (N, 2 + C * (2 + 2 * P))."""
+        elapsed, end = measure_times(times, rows)
         times = elapsed.to(self.rates.dtype)
         span = end.to(times).unsqueeze(1)
         count = mask.sum(1).to(times)
@@ -34,7 +34,7 @@ class Observations(nn.Module):
         for age in (span - times, times):
             decay = (-self.rates * age.unsqueeze(-1)).exp()  # (N, T, P)
             counts.append(torch.einsum("ntp,ntc->npc", decay, mask.to(times)).flatten(1))
-        n_rows = observed.sum(1, keepdim=True).to(times)
+        n_rows = mask.any(-1).sum(1, keepdim=True).to(times)
         return torch.cat([n_rows.log1p(), span, span - last, torch.cat(counts, 1).log1p()], dim=1)
 
     def names(self) -> list[str]:

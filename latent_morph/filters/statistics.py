@@ -38,14 +38,18 @@ class Statistics(nn.Module):
         # In place of statistics of a channel that a series does not have.
         self.register_buffer("fill", torch.zeros(n_features, dtype=torch.float64))
 
-    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+    def forward(
+        self, values: Tensor, times: Tensor, mask: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         """Maps series (N, T, C), (N, T), (N, T, C) to features (N, F)."""
-        features = self.compute(values, times, mask)
+        features = self.compute(values, times, mask, rows)
         return torch.where(features.isnan(), self.fill, features)
 
-    def compute(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
+    def compute(
+        self, values: Tensor, times: Tensor, mask: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
         """Returns the features (N, F), NaN for a channel without an observation."""
-        interpolant = interpolate(values, times, mask)
+        interpolant = interpolate(values, times, mask, rows)
         time = interpolant.times.to(values.dtype).unsqueeze(-1)
         end = interpolant.span.to(values.dtype).unsqueeze(1)
         count = mask.sum(1).to(values.dtype)

@@ -4,7 +4,7 @@ from latent_morph.models.decoders import Decoder, Emission, PointHead, SeriesHea
 from latent_morph.models.dynamics import DynamicsModel
 from latent_morph.models.latent_ode import LatentODE, LatentOutput
 from latent_morph.models.moments import Moments, choose_alpha
-from latent_morph.models.ridge import RidgeChoice, RidgeHead
+from latent_morph.models.ridge import RidgeChoice, RidgeHead, choose_search_cases
 
 __all__ = [
     "Decoder",
@@ -18,4 +18,5 @@ __all__ = [
     "RidgeHead",
     "SeriesHead",
     "choose_alpha",
+    "choose_search_cases",
 ]

@@ -26,11 +26,13 @@ class RidgeChoice(NamedTuple):
         alpha: The strength of the regularisation.
         block_weights: The weight of each block of features.
         score: The fraction of cases that are classified correctly when left out.
+        error: The mean squared error of cases left out.
     """
 
     alpha: float
     block_weights: tuple[float, ...]
     score: float
+    error: float
 
 
 class RidgeHead(nn.Module):
@@ -112,7 +114,7 @@ class RidgeHead(nn.Module):
         head.bias = (solution.intercept * slope + offset).float()
         is_correct = (solution.left_out.argmax(1) == codes).double()
         score = float((is_correct * weight).sum() / weight.sum())
-        return head, RidgeChoice(solution.alpha, block_weights, score)
+        return head, RidgeChoice(solution.alpha, block_weights, score, solution.error)
 
 
 class _Solution(NamedTuple):
@@ -153,6 +155,12 @@ def _block_factors(sizes: Sequence[int], block_weights: Sequence[float]) -> Tens
     return torch.cat(factors)
 
 
+def choose_search_cases(codes: Tensor) -> Tensor:
+    """Returns at most `SEARCH_CASES` cases, evenly spaced in the order of classes (N,)."""
+    order = codes.argsort(stable=True)
+    return order[torch.linspace(0, len(order) - 1, min(len(order), SEARCH_CASES)).round().long()]
+
+
 def _choose_block_weights(
     features: Tensor,
     targets: Tensor,
@@ -162,9 +170,7 @@ def _choose_block_weights(
 ) -> tuple[float, ...]:
     if len(candidates) == 1:
         return candidates[0]
-    # Evenly spaced in the order of classes, which keeps their proportions.
-    order = targets.argmax(1).argsort(stable=True)
-    rows = order[torch.linspace(0, len(order) - 1, min(len(order), SEARCH_CASES)).round().long()]
+    rows = choose_search_cases(targets.argmax(1))
     some, targets, weight = features[rows], targets[rows], weight[rows]
     grams = [
         (block @ block.t()).double() / max(1, block.shape[1])
