@@ -15,19 +15,17 @@ from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
     StackingClassifier,
+    VotingClassifier,
 )
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits
-from torch import Tensor
-from torch.nn.functional import avg_pool1d, max_pool1d
 
 from benchmarks.cache import Record, run_cached
 from benchmarks.labelled_sets import SETS, Split, load_split, thin
 from benchmarks.rows import Row
 from latent_morph import FilterBankClassifier, SeriesStatistics
-from latent_morph.filters import interpolate
 from latent_morph.series import SeriesBatch
 
 TITLE = "Filter bank, MiniRocket and boosted trees"
@@ -37,8 +35,6 @@ SHORT = ("GunPoint", "ItalyPowerDemand")
 FRACTIONS = (1.0, 0.5, 0.2)
 SEEDS = 3
 BANK = "filter bank"
-# Rows around a point over which statistics are taken.
-WINDOWS = (5, 15, 45)
 
 
 class Recipe(NamedTuple):
@@ -92,35 +88,68 @@ class GridMiniRocket(ClassifierMixin, BaseEstimator):
         return grid
 
 
-class WindowClassifier(ClassifierMixin, BaseEstimator):
-    """Classifies points by interpolated values and their statistics over windows of rows."""
+class RowClassifier(ClassifierMixin, BaseEstimator):
+    """Classifies points by filled values and by statistics of their series."""
 
     def __init__(self, model: Any) -> None:  # noqa: ANN401
         self.model = model
 
-    def fit(self, X: SeriesBatch, y: np.ndarray) -> Self:
-        self.model.fit(compute_windows(X), y.ravel())
+    def fit(self, X: SeriesBatch, y: np.ndarray, groups: np.ndarray | None = None) -> Self:
+        self.model.fit(fill_rows(X), y.ravel())
         return self
 
     def predict(self, X: SeriesBatch) -> np.ndarray:
-        return self.model.predict(compute_windows(X)).reshape(X.n_cases, X.n_times)
+        return self.model.predict(fill_rows(X)).reshape(X.n_cases, X.n_times)
 
 
-def compute_windows(X: SeriesBatch) -> np.ndarray:
-    """Returns values, and their mean, deviation, least and greatest around them (N * T, F)."""
-    x = interpolate(X.values, X.times, X.mask).values.transpose(1, 2)
+def fill_rows(X: SeriesBatch) -> np.ndarray:
+    """Returns values filled forwards and backwards, and statistics of the series (N * T, F)."""
+    values = np.where(X.mask.numpy(), X.values.numpy(), np.nan)
+    filled = [_fill_forwards(values), _fill_forwards(values[:, ::-1])[:, ::-1]]
+    statistics = SeriesStatistics().fit_transform(X)
+    filled.append(np.repeat(statistics[:, None], X.n_times, axis=1))
+    return np.nan_to_num(np.concatenate(filled, axis=-1)).reshape(
+        -1, sum(f.shape[-1] for f in filled)
+    )
 
-    def mean(x: Tensor, window: int) -> Tensor:
-        return avg_pool1d(x, window, 1, window // 2, count_include_pad=False)
 
-    features = [x]
-    for window in WINDOWS:
-        centre = mean(x, window)
-        spread = (mean(x.square(), window) - centre.square()).clamp(min=0).sqrt()
-        greatest = max_pool1d(x, window, 1, window // 2)
-        least = -max_pool1d(-x, window, 1, window // 2)
-        features += [centre, spread, least, greatest]
-    return torch.cat(features, 1).transpose(1, 2).flatten(0, 1).numpy()
+def _fill_forwards(values: np.ndarray) -> np.ndarray:
+    """Fills NaN (N, T, C) with the last value before, and at the start with the first after."""
+    values = values.copy()
+    for row in range(1, values.shape[1]):
+        values[:, row] = np.where(np.isnan(values[:, row]), values[:, row - 1], values[:, row])
+    for row in range(values.shape[1] - 2, -1, -1):
+        values[:, row] = np.where(np.isnan(values[:, row]), values[:, row + 1], values[:, row])
+    return values
+
+
+class PointBlend(ClassifierMixin, BaseEstimator):
+    """The mean probabilities of a ridge regression, a forest and boosted trees on the filters."""
+
+    def __init__(self, random_state: int) -> None:
+        self.random_state = random_state
+
+    def fit(self, X: SeriesBatch, y: np.ndarray, groups: np.ndarray | None = None) -> Self:
+        from latent_morph import FilterBankPointClassifier
+
+        trees = VotingClassifier(
+            [
+                ("forest", _make_forest(self.random_state)),
+                ("boosting", _make_point_boosting(self.random_state)),
+            ],
+            voting="soft",
+        )
+        self.models_ = [
+            FilterBankPointClassifier(head=head, random_state=self.random_state).fit(
+                X, y, groups=groups
+            )
+            for head in (None, trees)
+        ]
+        return self
+
+    def predict(self, X: SeriesBatch) -> np.ndarray:
+        ridge, trees = (np.asarray(model.predict_proba(X)) for model in self.models_)
+        return self.models_[0].classes_[(ridge + 2 * trees).argmax(-1)]
 
 
 def _make_bank(recipe: Recipe) -> Any:  # noqa: ANN401
@@ -152,12 +181,27 @@ def _make_point_bank(recipe: Recipe) -> Any:  # noqa: ANN401
     return FilterBankPointClassifier(random_state=recipe.seed)
 
 
+def _make_forest(seed: int) -> Any:  # noqa: ANN401
+    # On a third of the rows each, which are many and alike within a series.
+    return RandomForestClassifier(min_samples_leaf=2, max_samples=0.3, random_state=seed)
+
+
+def _make_point_boosting(seed: int) -> Any:  # noqa: ANN401
+    return HistGradientBoostingClassifier(
+        max_leaf_nodes=15, min_samples_leaf=50, max_features=0.2, random_state=seed
+    )
+
+
 def _make_point_trees(recipe: Recipe) -> Any:  # noqa: ANN401
-    return WindowClassifier(_make_boosting(recipe))
+    return RowClassifier(_make_point_boosting(recipe.seed))
 
 
 def _make_point_forest(recipe: Recipe) -> Any:  # noqa: ANN401
-    return WindowClassifier(RandomForestClassifier(random_state=recipe.seed))
+    return RowClassifier(RandomForestClassifier(random_state=recipe.seed))
+
+
+def _make_point_blend(recipe: Recipe) -> Any:  # noqa: ANN401
+    return PointBlend(recipe.seed)
 
 
 Maker = Callable[[Recipe], Any]
@@ -171,6 +215,7 @@ POINT_METHODS: dict[str, Maker] = {
     BANK: _make_point_bank,
     "boosted trees": _make_point_trees,
     "random forest": _make_point_forest,
+    "bank + trees": _make_point_blend,
 }
 RANKING = {"AUROC": roc_auc_score, "AUPRC": average_precision_score}
 METHODS = tuple(SERIES_METHODS | POINT_METHODS)
@@ -199,7 +244,7 @@ def run(
                 raise
             print(f"{name} is skipped: {error}", file=sys.stderr)
             continue
-        for fraction in FRACTIONS:
+        for fraction in FRACTIONS if SETS[name].kind != "points" else FRACTIONS[:1]:
             rows += _make_rows(name, fraction, n_seeds, records or RECORDS)
     return rows + compare(rows)
 
@@ -246,7 +291,8 @@ def _measure(
             _warm_up(kind, method)
             model = _make(kind, method, recipe)
             start = time.process_time()
-            model.fit(data.train_X, data.train_y)
+            groups = {} if data.groups is None else {"groups": data.groups}
+            model.fit(data.train_X, data.train_y, **groups)
             fitted = time.process_time()
             scores = _score(model, data, kind)
             stop = time.process_time()

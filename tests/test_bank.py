@@ -311,7 +311,7 @@ def test_observations_count_and_decay():
     batch = as_series([(times, values)], dtype=torch.float64)
     part = Observations(2, 2).double()
     part.rates = torch.tensor([0.5, 2.0])
-    answer = part(batch.times, batch.mask)[0]
+    answer = part(batch.times, batch.mask, batch.mask.any(-1))[0]
     features = dict(zip(part.names(), answer.tolist(), strict=True))
     assert features["number of rows"] == pytest.approx(np.log(4))
     assert features["span"] == 4.0
@@ -338,3 +338,30 @@ def test_filter_bank_does_not_depend_on_the_default_dtype():
     floats = FilterBank(random_state=0).fit(X)
     for name, tensor in floats.model_.state_dict().items():
         torch.testing.assert_close(doubles.model_.state_dict()[name], tensor, msg=name)
+
+
+def test_bank_on_one_clock_sees_when_a_series_was_observed():
+    """Two pieces of the same curve differ, and a series longer than the frame keeps its ends."""
+    times = np.linspace(0, 6, 31)
+    X = [(times, np.sin(times + phase)) for phase in range(4)]
+    early = [(times[:10], np.ones(10))]
+    late = [(times[10:20], np.ones(10))]
+    longer = [(np.array([-3.0, 1.0, 9.0]), np.array([1.0, 2.0, 3.0]))]
+    for origin, differs in (("case", False), ("absolute", True)):
+        bank = FilterBank(time_origin=origin, random_state=0).fit(X)
+        features = bank.transform(early + late)
+        assert (np.abs(features[0] - features[1]).max() > 1e-3) == differs
+        span = list(bank.get_feature_names_out()).index("span")
+        unit = bank.scaler_.time_scale_
+        assert bank.transform(longer)[0, span] * unit == pytest.approx(12.0)
+        assert bank.transform(late)[0, span] * unit == pytest.approx(6.0 if differs else 1.8)
+
+
+def test_bank_on_one_clock_shows_a_series_whole_as_without():
+    """But for biases, which the additional rows at the ends move a little."""
+    X = [(np.linspace(0, 6, 31), np.sin(np.linspace(0, 6, 31) + phase)) for phase in range(4)]
+    case, absolute = (
+        FilterBank(time_origin=origin, random_state=0).fit(X) for origin in ("case", "absolute")
+    )
+    absolute.model_.modes.biases = case.model_.modes.biases
+    np.testing.assert_allclose(absolute.transform(X), case.transform(X), atol=1e-5)

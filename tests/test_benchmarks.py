@@ -289,20 +289,20 @@ def test_filters_grid_of_minirocket():
     np.testing.assert_allclose(grid._grid(short)[0], [[0, 1, 2, 3, 4]])
 
 
-def test_filters_windows_of_points():
-    X = as_series([[0.0, 1.0, np.nan, 3.0, 4.0, 5.0]])
-    features = filters.compute_windows(X)
-    assert features.shape == (6, 1 + 4 * len(filters.WINDOWS))
-    np.testing.assert_allclose(features[:, 0], np.arange(6))
-    np.testing.assert_allclose(features[3, 1:5], [3, 2**0.5, 1, 5], rtol=1e-6)
-    np.testing.assert_allclose(features[0, 1:5], [1, (2 / 3) ** 0.5, 0, 2], rtol=1e-6)
+def test_filters_rows_are_filled_in_both_directions():
+    X = as_series([[np.nan, 1.0, np.nan, 3.0, np.nan], [2.0] * 5])
+    rows = filters.fill_rows(X)
+    assert rows.shape == (10, 2 + 12) and np.isfinite(rows).all()
+    np.testing.assert_array_equal(rows[:5, 0], [1, 1, 1, 3, 3])
+    np.testing.assert_array_equal(rows[:5, 1], [1, 1, 3, 3, 3])
+    np.testing.assert_array_equal(rows[:, 2], [2] * 5 + [5] * 5)  # the number of observations
 
 
 def test_thin_keeps_labels_of_points_with_their_rows():
     X = as_series(np.arange(40.0).reshape(2, 20))
     y = np.arange(40).reshape(2, 20)
     thinned = labelled_sets.thin(labelled_sets.Split(X, y, X, y), 0.5, seed=0)
-    for values, labels in (thinned[:2], thinned[2:]):
+    for values, labels in (thinned[:2], thinned[2:4]):
         assert labels.shape == (2, 10) and labels.dtype == np.int64
         np.testing.assert_array_equal(values.values[..., 0], labels)
 

@@ -272,7 +272,7 @@ def test_filter_bank_classifier_with_another_head(name):
     assert hasattr(model, "predict_proba") == (name != "ridge")
     assert not hasattr(model, "alpha_") and not hasattr(model, "loo_score_")
     # The same as the head after a transformer.
-    bank = FilterBank(random_state=0).fit(X)
+    bank = FilterBank(random_state=0, time_origin=model.scaler_.origin).fit(X)
     features = bank.transform(new)
     np.testing.assert_array_equal(
         model.classes_[model.head_.predict(features)], model.predict(new)
@@ -567,3 +567,35 @@ def test_filter_bank_classifier_and_latent_ode_take_the_same_inputs(classifier):
     )
     assert latent.predict_proba(X).shape == classifier.predict_proba(X).shape
     assert list(latent.classes_) == list(classifier.classes_)
+
+
+def test_filter_classifier_chooses_the_origin_of_time():
+    """By what tells the classes apart: when a bump comes on a common clock, or its width."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+
+    def bump(t, label, by_time):
+        centre = 2.0 + 2.0 * label if by_time else 3.0
+        width = 0.5 if by_time else 0.3 + 0.5 * label
+        return np.exp(-(((t - centre) / width) ** 2))
+
+    origins = []
+    for by_time in (True, False):
+        X = []
+        for label in labels:
+            # Each series is a piece around the bump, so that its own ends do not tell the time.
+            t = np.sort(rng.uniform(0, 6, 40))
+            centre = 2.0 + 2.0 * label if by_time else 3.0
+            t = t[np.abs(t - centre) < 1.9]
+            # Without a common clock the pieces are anywhere.
+            shift = 0.0 if by_time else rng.uniform(0, 50)
+            X.append((t + shift, bump(t, label, by_time)))
+        model = FilterBankClassifier(random_state=0).fit(X, labels)
+        origins.append(model.scaler_.origin)
+        assert model.loo_score_ > 0.9
+        for origin in ("case", "absolute"):
+            fixed = FilterBankClassifier(random_state=0, time_origin=origin).fit(X, labels)
+            assert fixed.scaler_.origin == origin
+            if origin == model.scaler_.origin:
+                np.testing.assert_array_equal(fixed.predict_proba(X), model.predict_proba(X))
+    assert origins == ["absolute", "case"]

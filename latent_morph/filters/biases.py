@@ -8,7 +8,7 @@ _SHIFT = 1e-3
 
 
 def draw_biases(outputs: Tensor, n_biases: int, generator: torch.Generator) -> Tensor:
-    """Draws quantiles of outputs at random levels.
+    """Draws quantiles of outputs at random levels, one in each of B equal ranges.
 
     Constant pieces of a series give outputs that are equal up to rounding. A shift by a small part
     of the spread keeps biases away from them, so that rounding does not decide what is above.
@@ -23,7 +23,8 @@ def draw_biases(outputs: Tensor, n_biases: int, generator: torch.Generator) -> T
     """
     if not len(outputs):
         return outputs.new_zeros(n_biases, outputs.shape[1])
-    levels = torch.rand(n_biases, outputs.shape[1], generator=generator, dtype=outputs.dtype)
+    draws = torch.rand(n_biases, outputs.shape[1], generator=generator, dtype=outputs.dtype)
+    levels = (torch.arange(n_biases, device=draws.device).unsqueeze(1) + draws) / n_biases
     index = (levels * (len(outputs) - 1)).long()
     spread = outputs.std(0, correction=0)
     # NumPy sorts columns about 20 times as fast as torch.
