@@ -12,6 +12,8 @@ from torch import Tensor, nn
 ALPHAS = tuple(10.0 ** (k / 2) for k in range(-6, 9))
 # Cases from which the weights of blocks are chosen.
 SEARCH_CASES = 1000
+# Cases that are processed at a time, if there are more of them than features.
+PART_CASES = 4096
 # Of a case, relative to the mean: its residual is divided by the root of its weight.
 _LEAST_WEIGHT = 1e-8
 _LEAST_SLOPE = 0.1
@@ -230,25 +232,33 @@ def _solve_primal(
     features: Tensor, targets: Tensor, weight: Tensor
 ) -> tuple[float, float, Tensor, Tensor]:
     """Solves with the covariance (F, F); returns what `_solve_dual` does, but coefficients."""
-    root = weight.sqrt().unsqueeze(1)
+    root = weight.double().sqrt().unsqueeze(1)
     share = weight.double() / weight.double().sum()
-    centred = root.double() * (targets - share @ targets)
-    weighted = root * features
-    values, vectors = torch.linalg.eigh((weighted.t() @ weighted).double())
-    values = values.clamp(min=0)
-    rotated = (weighted @ vectors.float()).double()
-    projected, squares = rotated.t() @ centred, rotated.square()
-    best = None
-    for alpha in ALPHAS:
-        inverse = 1 / (values + alpha)
-        scores = inverse.unsqueeze(1) * projected
-        remaining = (1 - squares @ inverse - share).clamp(min=1e-9).unsqueeze(1)
-        residual = (centred - rotated @ scores) / remaining
-        error = float(residual.square().mean())
-        if best is None or error < best[1]:
-            best = alpha, error, vectors @ scores, targets - residual / root.double()
-    assert best is not None
-    return best
+    centred = root * (targets - share @ targets)
+    covariance = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
+    crossed = torch.zeros(features.shape[1], targets.shape[1], dtype=torch.float64)
+    # In parts, so that no second copy of the features is needed.
+    parts = [slice(start, start + PART_CASES) for start in range(0, len(features), PART_CASES)]
+    for part in parts:
+        weighted = root[part].float() * features[part]
+        covariance += (weighted.t() @ weighted).double()
+        crossed += (weighted.t() @ centred[part].float()).double()
+    values, vectors = torch.linalg.eigh(covariance)
+    values, projected = values.clamp(min=0), vectors.t() @ crossed
+    inverses = [1 / (values + alpha) for alpha in ALPHAS]
+    solutions = [inverse.unsqueeze(1) * projected for inverse in inverses]
+    residuals = torch.zeros(len(ALPHAS), *targets.shape, dtype=torch.float64)
+    for part in parts:
+        weighted = root[part].float() * features[part]
+        rotated = (weighted @ vectors.float()).double()
+        leverages = rotated.square() @ torch.stack(inverses, dim=1) + share[part].unsqueeze(1)
+        for k, solution in enumerate(solutions):
+            remaining = (1 - leverages[:, k]).clamp(min=1e-9).unsqueeze(1)
+            residuals[k, part] = (centred[part] - rotated @ solution) / remaining
+    errors = residuals.square().mean((1, 2))
+    best = int(errors.argmin())
+    left_out = targets - residuals[best] / root
+    return ALPHAS[best], float(errors[best]), vectors @ solutions[best], left_out
 
 
 def _calibrate(outputs: Tensor, codes: Tensor, weight: Tensor) -> tuple[float, Tensor]:
