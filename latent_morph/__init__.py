@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from latent_morph.encoders import ENCODERS
     from latent_morph.estimators import (
+        BlendClassifier,
         DynamicsRegressor,
         FilterBank,
         FilterBankClassifier,
@@ -30,6 +31,7 @@ __version__ = "0.2.0.dev0"
 # The module of each public name. Names are imported on first use, so that `import latent_morph` is
 # fast and flows do not import scikit-learn.
 _HOMES = {
+    "BlendClassifier": "estimators",
     "CSVLog": "training",
     "Callback": "training",
     "Checkpoint": "training",
@@ -57,6 +59,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BlendClassifier",
     "CSVLog",
     "Callback",
     "Checkpoint",

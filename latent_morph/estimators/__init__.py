@@ -1,5 +1,6 @@
 """scikit-learn estimators for irregular time series."""
 
+from latent_morph.estimators.blend import BlendClassifier
 from latent_morph.estimators.classifier import LatentODEClassifier
 from latent_morph.estimators.dynamics import DynamicsRegressor
 from latent_morph.estimators.filter_classifier import FilterBankClassifier
@@ -10,6 +11,7 @@ from latent_morph.estimators.reconstructor import LatentODEReconstructor
 from latent_morph.estimators.statistics import SeriesStatistics
 
 __all__ = [
+    "BlendClassifier",
     "DynamicsRegressor",
     "FilterBank",
     "FilterBankClassifier",

@@ -1,9 +1,10 @@
-"""SeriesEstimator: the base of all estimators: checks of their inputs."""
+"""SeriesInputs, which checks inputs, and SeriesEstimator, the base of estimators with files."""
 
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -13,12 +14,16 @@ from latent_morph.estimators.persistence import PersistentEstimator
 from latent_morph.series import Data, SeriesBatch, as_series
 
 
-class SeriesEstimator(PersistentEstimator):
+class SeriesInputs(BaseEstimator):
     """Validates inputs as scikit-learn does."""
 
     _noun: ClassVar[str] = "series"  # name of a case in errors
     # The attribute that `fit` sets last, so that an interrupted fit does not count.
     _last_fitted: ClassVar[str] = "model_"
+
+    n_channels_: int
+    n_features_in_: int
+    fitted_on_table_: bool
 
     # Whether `fit` learns a `scaler_`.
     _is_scaled: ClassVar[bool] = True
@@ -65,6 +70,10 @@ class SeriesEstimator(PersistentEstimator):
         """Checks that the estimator is fitted, and converts X."""
         check_is_fitted(self)
         return self._validate_series(X, reset=False)
+
+
+class SeriesEstimator(SeriesInputs, PersistentEstimator):
+    """Checks its inputs, scales them, and can be saved."""
 
     def _query_times(self, times: Data, batch: SeriesBatch) -> Tensor:
         """Scales query times, (Q,) shared or (N, Q), to (N, Q)."""

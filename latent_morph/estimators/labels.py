@@ -1,9 +1,10 @@
-"""LabelMixin: labels of classifiers, their codes and weights, and how files keep them."""
+"""LabelCodes: labels of classifiers, their codes and weights; LabelMixin keeps them in files."""
 
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
@@ -12,8 +13,8 @@ from latent_morph.estimators.persistence import PersistentEstimator
 from latent_morph.series import Data
 
 
-class LabelMixin(PersistentEstimator):
-    """Encodes and weights labels, and stores the classes."""
+class LabelCodes(BaseEstimator):
+    """Encodes and weights labels."""
 
     classes_: np.ndarray
     class_weight: dict[Any, float] | str | None
@@ -46,6 +47,10 @@ class LabelMixin(PersistentEstimator):
                 f"class_weight must be positive for some class, got {self.class_weight!r}"
             )
         return torch.from_numpy(factors)
+
+
+class LabelMixin(LabelCodes, PersistentEstimator):
+    """Encodes and weights labels, and stores the classes."""
 
     def _extra_config(self) -> dict[str, Any]:
         return super()._extra_config() | {
