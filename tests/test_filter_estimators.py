@@ -437,6 +437,17 @@ def test_export_of_filter_estimators(format, name, tmp_path):
         assert json.dumps(facts)
 
 
+@pytest.mark.slow
+def test_export_of_a_bank_on_one_clock(tmp_path):
+    """Of series within the frame of the training series and beyond it."""
+    X, y = waves(24)
+    options = {"time_origin": "absolute", "mode_scale": "normal"}
+    model = FilterBankClassifier(random_state=0, **options).fit(X, y)
+    program = LOADERS["onnx"](model.export(tmp_path / "m.onnx"))
+    for data in (X, shifted(X[:2], -3.0), shifted(X[:3], 5.0)):
+        assert_close_features(program(series_inputs(data))[0], answer(model, data))
+
+
 def test_program_modules_of_filter_estimators_match(fitted):
     X, _ = waves(6, seed=3)
     for data in (X, X[:1], [UNUSUAL["no observation"]], [UNUSUAL["one row"], *X]):
