@@ -31,6 +31,8 @@ from latent_morph.io.export import Program
 from latent_morph.models import RidgeChoice, RidgeHead, choose_search_cases
 from latent_morph.series import Data, SeriesBatch
 
+# Training series on which banks are compared.
+CHOICE_CASES = 500
 # Weights of modes, kernels, observations and statistics, of which leaving one out chooses.
 BLOCK_WEIGHTS = tuple(
     (modes, kernels, observations, statistics)
@@ -221,7 +223,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         label_weight: np.ndarray | None,
     ) -> tuple[str, str]:
         """Chooses the bank that is best for the ridge regression on cases left out."""
-        some = choose_search_cases(torch.from_numpy(codes)).numpy()
+        some = choose_search_cases(torch.from_numpy(codes), CHOICE_CASES).numpy()
         part, part_codes = batch[some], codes[some]
         part_weight = None if weight is None else weight[some]
         weights = None if label_weight is None else label_weight[some]
