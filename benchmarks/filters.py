@@ -34,7 +34,7 @@ TASKS = tuple(SETS)
 SHORT = ("GunPoint", "ItalyPowerDemand")
 FRACTIONS = (1.0, 0.5, 0.2)
 SEEDS = 3
-BANK = "filter bank"
+BANK, BLEND = "filter bank", "bank + trees"
 
 
 class Recipe(NamedTuple):
@@ -209,16 +209,21 @@ SERIES_METHODS: dict[str, Maker] = {
     BANK: _make_bank,
     "MiniRocket": _make_minirocket,
     "boosted trees": _make_trees,
-    "bank + trees": _make_blend,
 }
+RANKED_METHODS = SERIES_METHODS | {BLEND: _make_blend}
 POINT_METHODS: dict[str, Maker] = {
     BANK: _make_point_bank,
     "boosted trees": _make_point_trees,
     "random forest": _make_point_forest,
-    "bank + trees": _make_point_blend,
+    BLEND: _make_point_blend,
 }
 RANKING = {"AUROC": roc_auc_score, "AUPRC": average_precision_score}
-METHODS = tuple(SERIES_METHODS | POINT_METHODS)
+METHODS_OF = {
+    "series": SERIES_METHODS,
+    "ranked series": RANKED_METHODS,
+    "points": POINT_METHODS,
+}
+METHODS = tuple(RANKED_METHODS | POINT_METHODS)
 
 
 def run(
@@ -255,7 +260,9 @@ def _make_rows(name: str, fraction: float, n_seeds: int, records: Path) -> list[
     if n_splits == 1:
         runs = [(0, seed) for seed in range(n_seeds)]
     by_metric: dict[str, Row] = {}
-    methods = POINT_METHODS if SETS[name].kind == "points" else SERIES_METHODS
+    methods = METHODS_OF[SETS[name].kind]
+    if fraction < 1:  # blends are compared with all values only, as they take long
+        methods = {method: methods[method] for method in methods if method != BLEND}
     # Split by split, as reading one takes time.
     found: dict[str, list[Record]] = {method: [] for method in methods}
     for split, seed in runs:
@@ -305,7 +312,7 @@ def _measure(
 
 
 def _make(kind: str, method: str, recipe: Recipe) -> Any:  # noqa: ANN401
-    return (POINT_METHODS if kind == "points" else SERIES_METHODS)[method](recipe)
+    return METHODS_OF[kind][method](recipe)
 
 
 @cache

@@ -226,11 +226,11 @@ def small_sets(monkeypatch):
         monkeypatch.setattr(module, "SETS", sets)
     monkeypatch.setattr(filters, "TASKS", tuple(sets))
     monkeypatch.setattr(filters, "FRACTIONS", (1.0, 0.5))
-    for name, kept in (
-        ("SERIES_METHODS", ("filter bank", "boosted trees")),
-        ("POINT_METHODS", ("boosted trees",)),
-    ):
-        monkeypatch.setattr(filters, name, {key: getattr(filters, name)[key] for key in kept})
+    series = {key: filters.SERIES_METHODS[key] for key in ("filter bank", "boosted trees")}
+    points = {"boosted trees": filters.POINT_METHODS["boosted trees"]}
+    monkeypatch.setattr(filters, "SERIES_METHODS", series)
+    methods = {"series": series, "ranked series": series, "points": points}
+    monkeypatch.setattr(filters, "METHODS_OF", methods)
     labelled_sets.load_split.cache_clear()
     yield
     labelled_sets.load_split.cache_clear()
@@ -262,7 +262,7 @@ def test_filters_scores_and_reads_its_records(small_sets, tmp_path, monkeypatch,
 
 def test_filters_compare_ranks_and_counts():
     def row(task, bank, rocket, trees, blend, metric="accuracy"):
-        scores = zip(filters.SERIES_METHODS, (bank, rocket, trees, blend), strict=True)
+        scores = zip(filters.RANKED_METHODS, (bank, rocket, trees, blend), strict=True)
         return {"task": task, "rows": "50%", "metric": metric} | dict(scores)
 
     rows = [row("a", 0.9, 0.8, 0.7, 0.6), row("b", 0.8, 0.8002, 0.9, 0.1)]
@@ -271,7 +271,7 @@ def test_filters_compare_ranks_and_counts():
     ranks, counts = filters.compare(rows)
     assert ranks["task"] == "mean rank, 3 sets"
     assert [ranks[name] for name in filters.SERIES_METHODS] == pytest.approx(
-        [(1 + 2.5 + 3) / 3, (2 + 2.5 + 4) / 3, (3 + 1 + 2) / 3, (4 + 4 + 1) / 3]
+        [(1 + 2.5 + 2) / 3, (2 + 2.5 + 3) / 3, (3 + 1 + 1) / 3]
     )
     assert counts["MiniRocket"] == "2/1/0" and counts["boosted trees"] == "1/0/2"
     assert counts["random forest"] == "1/0/0"

@@ -272,7 +272,8 @@ def test_filter_bank_classifier_with_another_head(name):
     assert hasattr(model, "predict_proba") == (name != "ridge")
     assert not hasattr(model, "alpha_") and not hasattr(model, "loo_score_")
     # The same as the head after a transformer.
-    bank = FilterBank(random_state=0, time_origin=model.scaler_.origin).fit(X)
+    chosen = {"time_origin": model.scaler_.origin, "mode_scale": model.mode_scale_}
+    bank = FilterBank(random_state=0, **chosen).fit(X)
     features = bank.transform(new)
     np.testing.assert_array_equal(
         model.classes_[model.head_.predict(features)], model.predict(new)
@@ -434,6 +435,17 @@ def test_export_of_filter_estimators(format, name, tmp_path):
         else:
             assert facts["outputs"] == {"features": ["N", 24]}
         assert json.dumps(facts)
+
+
+@pytest.mark.slow
+def test_export_of_a_bank_on_one_clock(tmp_path):
+    """Of series within the frame of the training series and beyond it."""
+    X, y = waves(24)
+    options = {"time_origin": "absolute", "mode_scale": "normal"}
+    model = FilterBankClassifier(random_state=0, **options).fit(X, y)
+    program = LOADERS["onnx"](model.export(tmp_path / "m.onnx"))
+    for data in (X, shifted(X[:2], -3.0), shifted(X[:3], 5.0)):
+        assert_close_features(program(series_inputs(data))[0], answer(model, data))
 
 
 def test_program_modules_of_filter_estimators_match(fitted):
@@ -599,3 +611,24 @@ def test_filter_classifier_chooses_the_origin_of_time():
             if origin == model.scaler_.origin:
                 np.testing.assert_array_equal(fixed.predict_proba(X), model.predict_proba(X))
     assert origins == ["absolute", "case"]
+
+
+def test_filter_classifier_chooses_what_modes_read():
+    """Normal scores, where a few extremes hide what the levels between them say."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    X = []
+    for label in labels:
+        t = np.linspace(0, 6, 60)
+        x = np.sin((1 + label) * t + rng.uniform(0, 6)) + 0.1 * rng.standard_normal(60)
+        X.append((t, np.sign(x) * np.abs(x) ** 12 * 1e3))
+    model = FilterBankClassifier(random_state=0).fit(X, labels)
+    fixed = {
+        scale: FilterBankClassifier(random_state=0, mode_scale=scale).fit(X, labels)
+        for scale in ("robust", "normal")
+    }
+    same = fixed[model.mode_scale_]
+    np.testing.assert_array_equal(model.predict_proba(X), same.predict_proba(X))
+    features = [fixed[scale].model_.bank.ranked for scale in ("robust", "normal")]
+    assert features == [False, True]
+    assert model.loo_score_ >= 0.9

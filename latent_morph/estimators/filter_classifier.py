@@ -1,6 +1,6 @@
 """FilterBankClassifier: one label per series, from a filter bank and a linear head."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -19,6 +19,8 @@ from latent_morph.estimators.inputs import select_weighted_cases
 from latent_morph.estimators.labels import LabelMixin
 from latent_morph.estimators.parameters import (
     FILTER_CLASSIFIER,
+    MODE_SCALE,
+    MODE_SCALES,
     TIME_ORIGIN,
     Parameter,
     documented,
@@ -29,6 +31,8 @@ from latent_morph.io.export import Program
 from latent_morph.models import RidgeChoice, RidgeHead, choose_search_cases
 from latent_morph.series import Data, SeriesBatch
 
+# Training series on which banks are compared.
+CHOICE_CASES = 500
 # Weights of modes, kernels, observations and statistics, of which leaving one out chooses.
 BLOCK_WEIGHTS = tuple(
     (modes, kernels, observations, statistics)
@@ -90,6 +94,8 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         Its accuracy on series left out one at a time. Absent with a `head`.
     head_ : Pipeline
         The fitted `head`. Absent without one.
+    mode_scale_ : str
+        What the modes read.
     n_lags_ : int
         Number of time lags of the kernels.
     {attributes}
@@ -113,7 +119,12 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
             '{"auto", "case", "absolute"}',
             TIME_ORIGIN.meaning + " By default the one with the smaller error of the ridge "
             "regression on training series left out, which `scaler_.origin` tells.",
-        )
+        ),
+        "mode_scale": Parameter(
+            [StrOptions({"auto", *MODE_SCALES})],
+            '{"auto", "robust", "normal"}',
+            MODE_SCALE.meaning + " Chosen like `time_origin` by default.",
+        ),
     }
     model_: FilterModel
 
@@ -126,6 +137,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         *,
         head: Any = None,  # noqa: ANN401
         time_origin: str = "auto",
+        mode_scale: str = "auto",
         class_weight: dict[Any, float] | str | None = None,
         max_memory: float = 64.0,
         device: str = "cpu",
@@ -133,6 +145,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
     ) -> None:
         self.head = head
         self.time_origin = time_origin
+        self.mode_scale = mode_scale
         self.class_weight = class_weight
         self.max_memory = max_memory
         self.device = device
@@ -166,10 +179,13 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         check_device("device", self.device)
         self._remember_params()
         seed = self._draw_seed()
-        origin = self.time_origin
-        if origin == "auto":
-            origin = self._choose_origin(batch, codes, seed, weight, label_weight)
-        bank = self._fit_bank(batch, origin, seed, weight)
+        candidates = self._list_candidates(batch)
+        origin, mode_scale = candidates[0]
+        if len(candidates) > 1:
+            origin, mode_scale = self._choose_bank(
+                candidates, batch, codes, seed, weight, label_weight
+            )
+        bank = self._fit_bank(batch, origin, mode_scale, seed, weight)
         features = self._compute_features(bank, batch)
         self._forget("alpha_", "block_weights_", "loo_score_", "head_")
         if self.head is None:
@@ -183,31 +199,40 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
         self.model_ = FilterModel(bank, None)
         return self
 
-    def _choose_origin(
+    def _list_candidates(self, batch: SeriesBatch) -> list[tuple[str, str]]:
+        """Returns origins of time and scales of the modes to choose from."""
+        origins, scales = [self.time_origin], [self.mode_scale]
+        if self.time_origin == "auto":
+            observed = batch.mask.any(-1)
+            starts = torch.where(observed, batch.times, torch.inf).amin(1)
+            ends = torch.where(observed, batch.times, -torch.inf).amax(1)
+            # Both origins are the same for series that start and end together.
+            is_same = bool((starts == starts[0]).all() and (ends == ends[0]).all())
+            origins = ["case"] if is_same else ["case", "absolute"]
+        if self.mode_scale == "auto":
+            scales = list(MODE_SCALES)
+        return [(origin, scale) for origin in origins for scale in scales]
+
+    def _choose_bank(
         self,
+        candidates: Sequence[tuple[str, str]],
         batch: SeriesBatch,
         codes: np.ndarray,
         seed: int,
         weight: np.ndarray | None,
         label_weight: np.ndarray | None,
-    ) -> str:
-        """Chooses the origin of time that is better for the ridge regression on cases left out."""
-        observed = batch.mask.any(-1)
-        ends = (
-            torch.where(observed, batch.times, torch.inf).amin(1),
-            torch.where(observed, batch.times, -torch.inf).amax(1),
-        )
-        if all(bool((end == end[0]).all()) for end in ends):
-            return "case"  # both are the same
-        some = choose_search_cases(torch.from_numpy(codes)).numpy()
+    ) -> tuple[str, str]:
+        """Chooses the bank that is best for the ridge regression on cases left out."""
+        some = choose_search_cases(torch.from_numpy(codes), CHOICE_CASES).numpy()
+        part, part_codes = batch[some], codes[some]
+        part_weight = None if weight is None else weight[some]
+        weights = None if label_weight is None else label_weight[some]
         errors = {}
-        for origin in ("case", "absolute"):
-            part = batch[some]
-            bank = self._fit_bank(part, origin, seed, None if weight is None else weight[some])
+        for candidate in candidates:
+            bank = self._fit_bank(part, *candidate, seed, part_weight)
             features = self._compute_features(bank, part)
-            weights = None if label_weight is None else label_weight[some]
-            errors[origin] = _fit_ridge(features, codes[some], weights, bank)[1].error
-        return min(errors, key=lambda origin: errors[origin])
+            errors[candidate] = _fit_ridge(features, part_codes, weights, bank)[1].error
+        return min(errors, key=lambda candidate: errors[candidate])
 
     @available_if(_gives_probabilities)
     def predict_proba(self, X: Data) -> np.ndarray:

@@ -10,9 +10,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from latent_morph.checks import check_count, check_device
+from latent_morph.checks import check_choice, check_count, check_device
 from latent_morph.estimators.base import SeriesEstimator
-from latent_morph.estimators.parameters import FILTERS, TIME_ORIGIN, Parameter, documented
+from latent_morph.estimators.parameters import (
+    FILTERS,
+    MODE_SCALE,
+    MODE_SCALES,
+    TIME_ORIGIN,
+    Parameter,
+    documented,
+)
 from latent_morph.estimators.programs import features_program
 from latent_morph.filters import Bank
 from latent_morph.io.export import Program
@@ -79,6 +86,7 @@ class BankEstimator(FilterEstimator):
         self,
         batch: SeriesBatch,
         origin: str,
+        mode_scale: str,
         seed: int,
         weight: np.ndarray | None = None,
     ) -> Bank:
@@ -92,13 +100,19 @@ class BankEstimator(FilterEstimator):
             scaled.mask,
             torch.Generator().manual_seed(seed),
             anchored=origin == "absolute",
+            ranked=mode_scale == "normal",
         )
+        self.mode_scale_ = mode_scale
         self.n_lags_ = len(bank.kernels.lags)
         return bank.to(self.device)
 
     def _new_bank(self) -> Bank:
-        anchored = self.scaler_.origin == "absolute"
-        return Bank(self.n_channels_, self.n_lags_, anchored=anchored)
+        return Bank(
+            self.n_channels_,
+            self.n_lags_,
+            anchored=self.scaler_.origin == "absolute",
+            ranked=self.mode_scale_ == "normal",
+        )
 
     def _compute_features(self, bank: Bank, batch: SeriesBatch) -> Tensor:
         """Returns the features (N, F)."""
@@ -109,11 +123,12 @@ class BankEstimator(FilterEstimator):
         return bank.count_numbers(batch.lengths, span)
 
     def _extra_config(self) -> dict[str, Any]:
-        return super()._extra_config() | {"n_lags": self.n_lags_}
+        return super()._extra_config() | {"n_lags": self.n_lags_, "mode_scale": self.mode_scale_}
 
     def _restore_extra(self, config: dict[str, Any]) -> None:
         super()._restore_extra(config)
         self.n_lags_ = check_count("n_lags", config["n_lags"])
+        self.mode_scale_ = check_choice("mode_scale", config["mode_scale"], MODE_SCALES)
 
 
 class FeatureTransformer(TransformerMixin, FilterEstimator):
@@ -179,6 +194,8 @@ class FilterBank(FeatureTransformer, BankEstimator):
     ----------
     n_lags_ : int
         Number of time lags of the kernels.
+    mode_scale_ : str
+        What the modes read.
     {attributes}
 
     Examples
@@ -196,18 +213,23 @@ class FilterBank(FeatureTransformer, BankEstimator):
     True
     """
 
-    _parameters: ClassVar[Mapping[str, Parameter]] = FILTERS | {"time_origin": TIME_ORIGIN}
+    _parameters: ClassVar[Mapping[str, Parameter]] = FILTERS | {
+        "time_origin": TIME_ORIGIN,
+        "mode_scale": MODE_SCALE,
+    }
     model_: Bank
 
     def __init__(
         self,
         *,
         time_origin: str = "case",
+        mode_scale: str = "robust",
         max_memory: float = 64.0,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
         self.time_origin = time_origin
+        self.mode_scale = mode_scale
         self.max_memory = max_memory
         self.device = device
         self.random_state = random_state
@@ -227,7 +249,7 @@ class FilterBank(FeatureTransformer, BankEstimator):
         batch = self._validate_series(X, reset=True)
         check_device("device", self.device)
         self._remember_params()
-        self.model_ = self._fit_bank(batch, self.time_origin, self._draw_seed())
+        self.model_ = self._fit_bank(batch, self.time_origin, self.mode_scale, self._draw_seed())
         return self
 
     def _transform(self, batch: SeriesBatch) -> np.ndarray:

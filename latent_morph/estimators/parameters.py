@@ -223,6 +223,14 @@ TIME_ORIGIN = Parameter(
     "one clock, from the first observation of all training series to the last.",
 )
 
+MODE_SCALES = ("robust", "normal")
+MODE_SCALE = Parameter(
+    [StrOptions(set(MODE_SCALES))],
+    '{"robust", "normal"}',
+    "Whether the damped rotations read values scaled by median and interquartile range, or their "
+    "normal scores, which spread skewed values and cut extremes.",
+)
+
 # Parameters of the classifiers on the filter bank.
 FILTER_CLASSIFIER: dict[str, Parameter] = FILTERS | {
     "head": Parameter(

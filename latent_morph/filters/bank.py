@@ -5,7 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from latent_morph.filters.interpolant import interpolate
+from latent_morph.filters.interpolant import Interpolant, interpolate
 from latent_morph.filters.kernels import N_KERNELS, N_TAPS, Kernels
 from latent_morph.filters.modes import Modes
 from latent_morph.filters.observations import Observations
@@ -27,21 +27,24 @@ _FASTEST = 0.7
 class Bank(nn.Module):
     """Features of irregular series that need no training, only the scale of times and values.
 
-    Modes and kernels see rhythms and shapes, and read the values as they are. Statistics see
-    levels, and read their normal scores.
+    Kernels see shapes, and read the values as they are. Statistics see levels, and read their
+    normal scores. Modes read either.
 
     Args:
         n_channels: C.
         n_lags: Number of lags of the kernels; see `choose_lags`.
         anchored: Whether every series is seen from the start to the end of the training series, on
             a clock that they share. Otherwise it is seen from its first to its last observation.
+        ranked: Whether modes read normal scores, not the values.
     """
 
     frame: Tensor
 
-    def __init__(self, n_channels: int, n_lags: int, *, anchored: bool = False) -> None:
+    def __init__(
+        self, n_channels: int, n_lags: int, *, anchored: bool = False, ranked: bool = False
+    ) -> None:
         super().__init__()
-        self.anchored = anchored
+        self.anchored, self.ranked = anchored, ranked
         self.register_buffer("frame", torch.zeros(2, dtype=torch.float64))
         self.scores = NormalScores(n_channels)
         self.modes = Modes(n_channels, max(MIN_MODES, N_MODES // n_channels))
@@ -58,6 +61,7 @@ class Bank(nn.Module):
         generator: torch.Generator,
         *,
         anchored: bool = False,
+        ranked: bool = False,
     ) -> Self:
         """Builds a bank for training series.
 
@@ -67,6 +71,7 @@ class Bank(nn.Module):
             mask: (N, T, C), False in the padding.
             generator: Source of randomness.
             anchored: As for the constructor.
+            ranked: As for the constructor.
         """
         observed = mask.any(-1)
         gap, span = measure_gaps(times, observed)
@@ -77,7 +82,8 @@ class Bank(nn.Module):
         # The grid of the kernels has at most about twice as many points as a series has rows.
         step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
         lags = choose_lags(span / step)
-        bank = cls(values.shape[-1], len(lags), anchored=anchored).to(values.dtype)
+        bank = cls(values.shape[-1], len(lags), anchored=anchored, ranked=ranked)
+        bank = bank.to(values.dtype)
         bank.frame = frame
         bank.modes.draw(1 / span, max(1 / span, _FASTEST / gap), generator)
         n_rates = len(bank.observations.rates)
@@ -90,25 +96,29 @@ class Bank(nn.Module):
         drawn = order[:SCORE_CASES]
         bank.scores.fit(values[drawn], mask[drawn])
         drawn = order[:BIAS_CASES]
-        interpolant = interpolate(*bank._add_anchors(values[drawn], times[drawn], mask[drawn]))
-        bank.modes.fit(interpolant, generator)
-        bank.kernels.fit(interpolant, generator)
+        some = bank._add_anchors(values[drawn], times[drawn], mask[drawn])
+        bank.modes.fit(bank._interpolate_for_modes(*some), generator)
+        bank.kernels.fit(interpolate(*some), generator)
         bank.statistics.fit(span)
         return bank
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Maps series to features (N, F)."""
         values, times, mask, rows = self._add_anchors(values, times, mask)
-        interpolant = interpolate(values, times, mask, rows)
         return torch.cat(
             [
-                self.modes(interpolant),
-                self.kernels(interpolant),
+                self.modes(self._interpolate_for_modes(values, times, mask, rows)),
+                self.kernels(interpolate(values, times, mask, rows)),
                 self.observations(times, mask, rows),
                 self.statistics(self.scores(values), times, mask, rows),
             ],
             dim=1,
         )
+
+    def _interpolate_for_modes(
+        self, values: Tensor, times: Tensor, mask: Tensor, rows: Tensor
+    ) -> Interpolant:
+        return interpolate(self.scores(values) if self.ranked else values, times, mask, rows)
 
     def _add_anchors(
         self, values: Tensor, times: Tensor, mask: Tensor

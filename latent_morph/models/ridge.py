@@ -157,10 +157,10 @@ def _block_factors(sizes: Sequence[int], block_weights: Sequence[float]) -> Tens
     return torch.cat(factors)
 
 
-def choose_search_cases(codes: Tensor) -> Tensor:
-    """Returns at most `SEARCH_CASES` cases, evenly spaced in the order of classes (N,)."""
+def choose_search_cases(codes: Tensor, limit: int = SEARCH_CASES) -> Tensor:
+    """Returns at most so many cases, evenly spaced in the order of their classes (N,)."""
     order = codes.argsort(stable=True)
-    return order[torch.linspace(0, len(order) - 1, min(len(order), SEARCH_CASES)).round().long()]
+    return order[torch.linspace(0, len(order) - 1, min(len(order), limit)).round().long()]
 
 
 def _choose_block_weights(
