@@ -53,8 +53,8 @@ def test_docstring_attributes_match_fitted_estimator(estimator):
     import numpy as np
 
     times = np.linspace(0, 1, 5)
-    X = [(times, np.stack([times + i, times], 1)) for i in range(3)]
-    arguments = {"y": [0, 1, 0]} if hasattr(estimator, "predict_proba") else {}
+    X = [(times, np.stack([times + i, times], 1)) for i in range(4)]
+    arguments = {"y": [0, 1, 0, 1]} if hasattr(estimator, "predict_proba") else {}
     quick = {"max_epochs": 1} if "max_epochs" in inspect.signature(estimator).parameters else {}
     fitted = estimator(**quick).fit(X, **arguments)
     learned = {name for name in vars(fitted) if name.endswith("_") and name[0] != "_"}

@@ -121,6 +121,8 @@ class BlendClassifier(ClassifierMixin, LabelCodes, SeriesInputs):
         check_consistent_length(batch.values, y)
         _, _, groups = select_weighted_cases(batch, None, groups)
         codes = self._encode_labels(y)
+        if len(self.classes_) < 2:
+            raise ValueError("y must have at least 2 classes, got 1 class")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         members = _seed_members(self._make_members(), seed)
         folds = _make_folds(codes, groups, self.cv, seed)
@@ -169,6 +171,7 @@ class BlendClassifier(ClassifierMixin, LabelCodes, SeriesInputs):
         -------
         ndarray of shape (n_cases,)
         """
+        check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(-1)]
 
     def _make_members(self) -> dict[str, Any]:
@@ -212,7 +215,8 @@ def _make_folds(
         return list(GroupKFold(n_folds).split(cases, codes, groups))
     n_folds = min(n_folds, int(np.bincount(codes).min()))
     if n_folds < 2:
-        raise ValueError("y must have at least 2 series of each class, got 1 of some class")
+        rare = np.bincount(codes).argmin()
+        raise ValueError(f"y must have at least 2 series of each class, got 1 of class {rare}")
     folds = StratifiedKFold(n_folds, shuffle=True, random_state=seed)
     return list(folds.split(cases, codes))
 

@@ -1,0 +1,117 @@
+"""BlendClassifier: its weights, its members, and series in every form."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+
+from latent_morph import BlendClassifier, FilterBankClassifier, SeriesStatistics, as_series
+from latent_morph.estimators.blend import fit_weights
+
+
+def waves(n_cases=40, seed=0):
+    rng = np.random.default_rng(seed)
+    X, y = [], []
+    for i in range(n_cases):
+        t = np.sort(rng.uniform(0, 6, rng.integers(10, 25)))
+        X.append((t, np.sin((1 + i % 2) * t + rng.uniform(0, 6))))
+        y.append("fast" if i % 2 else "slow")
+    return X, np.array(y)
+
+
+def members():
+    return [
+        ("bank", FilterBankClassifier()),
+        ("linear", make_pipeline(SeriesStatistics(), LogisticRegression(max_iter=1000))),
+        ("constant", make_pipeline(SeriesStatistics(), DummyClassifier(strategy="prior"))),
+    ]
+
+
+def log_probabilities(truth, strength, noise, seed):
+    """Of a member that knows the truth up to noise; (N, 2)."""
+    logits = strength * (2 * np.eye(2)[truth] - 1)
+    logits = logits + noise * np.random.default_rng(seed).standard_normal(logits.shape)
+    return logits - np.logaddexp(*logits.T)[:, None]
+
+
+def test_blend_weights_leave_out_what_adds_nothing():
+    truth = np.arange(400) % 2
+    good = log_probabilities(truth, 1.0, 1.0, 0)
+    other = log_probabilities(truth, 1.0, 1.0, 1)
+    constant = np.log(np.full((400, 2), 0.5))
+    guess = log_probabilities(truth, 0.0, 1.0, 2)
+    weights, _, losses = fit_weights(np.stack([good, constant, other, guess]), truth)
+    assert weights[1] == weights[3] == 0
+    assert weights[0] > 0.2 and weights[2] > 0.2
+    assert losses[-1] < min(losses[:-1])
+
+
+def test_blend_weights_calibrate_a_member_that_is_too_sure():
+    truth = np.arange(1000) % 2
+    honest = log_probabilities(truth, 0.5, 1.0, 0)
+    sure = 4 * honest
+    sure = sure - np.logaddexp(*sure.T)[:, None]
+    weights, offsets, (alone, blended) = fit_weights(sure[None], truth)
+    assert weights[0] < 0.6 and blended < alone
+    assert np.abs(offsets).max() < 0.2
+
+
+def test_blend_of_series():
+    X, y = waves(60)
+    new, truth = waves(60, seed=1)
+    model = BlendClassifier(estimators=members(), cv=3, random_state=0).fit(X, y)
+    assert model.weights_["constant"] == 0 and "constant" not in model.estimators_
+    assert model.weights_["bank"] > 0 and set(model.losses_) == {*model.weights_, "blend"}
+    assert model.score(new, truth) > 0.85
+    proba = model.predict_proba(new)
+    np.testing.assert_allclose(proba.sum(1), 1)
+    again = BlendClassifier(estimators=members(), cv=3, random_state=0).fit(as_series(X), y)
+    np.testing.assert_allclose(again.predict_proba(as_series(new)), proba, atol=1e-5)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(new), proba)
+    assert min(cross_val_score(model, X, y, cv=2)) > 0.7
+
+
+class GroupSpy(ClassifierMixin, BaseEstimator):
+    """Remembers the groups of the series it was fitted to, which their first values tell."""
+
+    seen: list = []
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        GroupSpy.seen.append(set(X.values[:, 0, 0].round().tolist()))
+        return self
+
+    def predict_proba(self, X):
+        GroupSpy.seen[-1] = GroupSpy.seen[-1], set(X.values[:, 0, 0].round().tolist())
+        return np.full((len(X), len(self.classes_)), 1 / len(self.classes_))
+
+
+def test_blend_keeps_groups_in_one_fold():
+    groups = np.repeat(np.arange(6), 5)
+    X = np.repeat(groups[:, None], 4, axis=1).astype(float)
+    GroupSpy.seen.clear()
+    BlendClassifier(estimators=[("spy", GroupSpy())], cv=3).fit(X, np.arange(30) % 2, groups)
+    folds = [pair for pair in GroupSpy.seen if isinstance(pair, tuple)]
+    assert len(folds) == 3
+    assert all(not (train & test) and len(test) == 2 for train, test in folds)
+
+
+@pytest.mark.parametrize(
+    ("estimators", "y", "message"),
+    [
+        ([], [0, 1] * 5, "estimators must be pairs"),
+        ([("a", FilterBankClassifier())] * 2, [0, 1] * 5, "estimators must be pairs"),
+        (None, [0] * 10, "at least 2 classes, got 1 class"),
+        (None, [0] * 9 + [1], "at least 2 series of each class, got 1 of class 1"),
+    ],
+)
+def test_blend_errors(estimators, y, message):
+    X = np.random.default_rng(0).normal(size=(10, 5))
+    with pytest.raises(ValueError, match=message):
+        BlendClassifier(estimators=estimators).fit(X, y)
