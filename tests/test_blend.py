@@ -9,6 +9,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
 
 from latent_morph import BlendClassifier, FilterBankClassifier, SeriesStatistics, as_series
 from latent_morph.estimators.blend import fit_weights
@@ -115,3 +116,11 @@ def test_blend_errors(estimators, y, message):
     X = np.random.default_rng(0).normal(size=(10, 5))
     with pytest.raises(ValueError, match=message):
         BlendClassifier(estimators=estimators).fit(X, y)
+
+
+@pytest.mark.slow
+def test_sklearn_check_estimator_of_blend():
+    results = check_estimator(BlendClassifier(cv=2), on_fail=None, on_skip=None)
+    failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}
+    assert failed == {}
+    assert sum(r["status"] == "passed" for r in results) > 45
