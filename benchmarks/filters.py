@@ -249,7 +249,7 @@ def run(
                 raise
             print(f"{name} is skipped: {error}", file=sys.stderr)
             continue
-        for fraction in FRACTIONS if SETS[name].kind != "points" else FRACTIONS[:1]:
+        for fraction in FRACTIONS:
             rows += _make_rows(name, fraction, n_seeds, records or RECORDS)
     return rows + compare(rows)
 

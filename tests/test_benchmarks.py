@@ -240,12 +240,13 @@ def test_filters_scores_and_reads_its_records(small_sets, tmp_path, monkeypatch,
     words = ["filters", "--seeds", "2", "--records", str(tmp_path / "records")]
     assert command.main([*words, "--json", str(tmp_path / "first.json")]) == 0
     rows = json.loads((tmp_path / "first.json").read_text())
-    assert len(list((tmp_path / "records").iterdir())) == 2 * (2 * 2 + 2 * 2) + 2
+    assert len(list((tmp_path / "records").iterdir())) == 2 * (2 * 2 + 2 * 2 + 2)
     assert [(row["task"], row["rows"], row["metric"]) for row in rows[:-4]] == [
         ("series", "100%", "accuracy"),
         ("series", "50%", "accuracy"),
         *[("ranked series", rows, name) for rows in ("100%", "50%") for name in filters.RANKING],
         ("points", "100%", "accuracy"),
+        ("points", "50%", "accuracy"),
     ]
     assert all(row["filter bank"] > 0.9 for row in rows[:6])
     assert rows[6]["boosted trees"] > 0.6 and rows[6]["boosted trees s"] > 0
