@@ -157,7 +157,7 @@ def _block_factors(sizes: Sequence[int], block_weights: Sequence[float]) -> Tens
     return torch.cat(factors)
 
 
-def choose_search_cases(codes: Tensor, limit: int = SEARCH_CASES) -> Tensor:
+def choose_search_cases(codes: Tensor, limit: int) -> Tensor:
     """Returns at most so many cases, evenly spaced in the order of their classes (N,)."""
     order = codes.argsort(stable=True)
     return order[torch.linspace(0, len(order) - 1, min(len(order), limit)).round().long()]
@@ -172,7 +172,7 @@ def _choose_block_weights(
 ) -> tuple[float, ...]:
     if len(candidates) == 1:
         return candidates[0]
-    rows = choose_search_cases(targets.argmax(1))
+    rows = choose_search_cases(targets.argmax(1), SEARCH_CASES)
     some, targets, weight = features[rows], targets[rows], weight[rows]
     grams = [
         (block @ block.t()).double() / max(1, block.shape[1])
