@@ -14,10 +14,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     RandomForestClassifier,
-    StackingClassifier,
     VotingClassifier,
 )
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits
@@ -25,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from benchmarks.cache import Record, run_cached
 from benchmarks.labelled_sets import SETS, Split, load_split, thin
 from benchmarks.rows import Row
-from latent_morph import FilterBankClassifier, SeriesStatistics
+from latent_morph import BlendClassifier, FilterBankClassifier, SeriesStatistics
 from latent_morph.series import SeriesBatch
 
 TITLE = "Filter bank, MiniRocket and boosted trees"
@@ -171,8 +169,7 @@ def _make_trees(recipe: Recipe) -> Any:  # noqa: ANN401
 
 
 def _make_blend(recipe: Recipe) -> Any:  # noqa: ANN401
-    parts = [("bank", _make_bank(recipe)), ("trees", _make_trees(recipe))]
-    return StackingClassifier(parts, LogisticRegression(), cv=5, stack_method="predict_proba")
+    return BlendClassifier(cv=3, random_state=recipe.seed)
 
 
 def _make_point_bank(recipe: Recipe) -> Any:  # noqa: ANN401
@@ -255,10 +252,8 @@ def run(
 
 
 def _make_rows(name: str, fraction: float, n_seeds: int, records: Path) -> list[Row]:
-    n_splits = SETS[name].n_splits
-    runs = [(split, 0) for split in range(n_splits)]
-    if n_splits == 1:
-        runs = [(0, seed) for seed in range(n_seeds)]
+    seeds = range(1 if SETS[name].is_folded else n_seeds)
+    runs = [(split, seed) for split in range(SETS[name].n_splits) for seed in seeds]
     by_metric: dict[str, Row] = {}
     methods = METHODS_OF[SETS[name].kind]
     if fraction < 1:  # blends are compared with all values only, as they take long

@@ -31,6 +31,7 @@ class LabelledSet:
     Attributes:
         load: Reads the split of a number below `n_splits`.
         n_splits: Folds, or persons held out.
+        is_folded: Whether the folds take the place of seeds.
         kind: What is classified: "series", "ranked series" (two classes, by AUROC and AUPRC) or
             "points".
         is_stretched: Whether series last differently long, and only their shape matters.
@@ -38,6 +39,7 @@ class LabelledSet:
 
     load: Callable[[int], Split]
     n_splits: int = 1
+    is_folded: bool = False
     kind: str = "series"
     is_stretched: bool = False
 
@@ -128,6 +130,6 @@ SETS = {
     "JapaneseVowels": _from_aeon("JapaneseVowels", is_stretched=True),
     "PickupGesture": _from_aeon("PickupGestureWiimoteZ", is_stretched=True),
     "PLAID": LabelledSet(_load_plaid, is_stretched=True),
-    "PhysioNet": LabelledSet(_load_physionet, n_splits=5, kind="ranked series"),
+    "PhysioNet": LabelledSet(_load_physionet, n_splits=5, is_folded=True, kind="ranked series"),
     "Human Activity": LabelledSet(_load_activity, n_splits=5, kind="points"),
 }

@@ -214,7 +214,8 @@ def make_set(kind, n_splits):
         y = np.repeat(y[:, None], 40, axis=1) if kind == "points" else y
         return labelled_sets.Split(X[:40], y[:40], X[40:], y[40:])
 
-    return labelled_sets.LabelledSet(load, n_splits=n_splits, kind=kind)
+    is_folded = kind == "ranked series"
+    return labelled_sets.LabelledSet(load, n_splits, is_folded, kind)
 
 
 @pytest.fixture
@@ -240,7 +241,7 @@ def test_filters_scores_and_reads_its_records(small_sets, tmp_path, monkeypatch,
     words = ["filters", "--seeds", "2", "--records", str(tmp_path / "records")]
     assert command.main([*words, "--json", str(tmp_path / "first.json")]) == 0
     rows = json.loads((tmp_path / "first.json").read_text())
-    assert len(list((tmp_path / "records").iterdir())) == 2 * (2 * 2 + 2 * 2 + 2)
+    assert len(list((tmp_path / "records").iterdir())) == 2 * (2 * 2 + 2 * 2 + 2 * 2)
     assert [(row["task"], row["rows"], row["metric"]) for row in rows[:-4]] == [
         ("series", "100%", "accuracy"),
         ("series", "50%", "accuracy"),
