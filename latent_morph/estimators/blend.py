@@ -1,23 +1,20 @@
 """BlendClassifier: a blend of classifiers of series, weighted on cases left out."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax
-from sklearn.base import ClassifierMixin, clone
+from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import GroupKFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
-from sklearn.utils import check_random_state, column_or_1d
-from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted
+from sklearn.utils import check_random_state
 
-from latent_morph.estimators.base import SeriesInputs
 from latent_morph.estimators.filter_classifier import FilterBankClassifier
-from latent_morph.estimators.inputs import select_weighted_cases
-from latent_morph.estimators.labels import LabelCodes
 from latent_morph.estimators.parameters import COUNT, TRAINING, Parameter, documented
+from latent_morph.estimators.series_labels import SeriesLabelMixin
 from latent_morph.estimators.statistics import SeriesStatistics
 from latent_morph.series import Data, SeriesBatch
 
@@ -28,7 +25,7 @@ LEAST_GAIN = 1.0
 
 
 @documented
-class BlendClassifier(ClassifierMixin, LabelCodes, SeriesInputs):
+class BlendClassifier(SeriesLabelMixin):
     """Blends classifiers of irregular series, one label each, when only the score counts.
 
     Every member predicts series that it was not fitted to, fold by fold. On these predictions the
@@ -86,10 +83,6 @@ class BlendClassifier(ClassifierMixin, LabelCodes, SeriesInputs):
         ),
     }
 
-    if TYPE_CHECKING:  # scikit-learn's mixin defines it without types
-
-        def score(self, X: Data, y: Data, sample_weight: Data = None) -> float: ...
-
     def __init__(
         self,
         *,
@@ -115,12 +108,7 @@ class BlendClassifier(ClassifierMixin, LabelCodes, SeriesInputs):
             Series of one group are in one fold.
         """
         self._validate_params()
-        self._check_target(y)
-        batch = self._validate_series(X, reset=True)
-        y = column_or_1d(_check_y(y, estimator=self), warn=True)
-        check_consistent_length(batch.values, y)
-        _, _, groups = select_weighted_cases(batch, None, groups)
-        codes = self._encode_labels(y)
+        batch, codes, _, groups = self._validate_labelled(X, y, groups=groups)
         if len(self.classes_) < 2:
             raise ValueError("y must have at least 2 classes, got 1 class")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -139,40 +127,11 @@ class BlendClassifier(ClassifierMixin, LabelCodes, SeriesInputs):
         }
         return self
 
-    def predict_proba(self, X: Data) -> np.ndarray:
-        """Returns class probabilities of each series.
-
-        Parameters
-        ----------
-        X : series
-            The observations.
-
-        Returns
-        -------
-        ndarray of shape (n_cases, n_classes)
-            In the order of `classes_`.
-        """
-        check_is_fitted(self)
-        batch = self._validate_series(X, reset=False)
+    def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
         logits = np.tile(self.offsets_, (len(batch), 1))
         for name, member in self.estimators_.items():
             logits += self.weights_[name] * _log_probabilities(member, batch, len(self.classes_))
         return np.exp(log_softmax(logits, axis=1))
-
-    def predict(self, X: Data) -> np.ndarray:
-        """Returns the most probable label of each series.
-
-        Parameters
-        ----------
-        X : series
-            The observations.
-
-        Returns
-        -------
-        ndarray of shape (n_cases,)
-        """
-        check_is_fitted(self)
-        return self.classes_[self.predict_proba(X).argmax(-1)]
 
     def _make_members(self) -> dict[str, Any]:
         if self.estimators is None:

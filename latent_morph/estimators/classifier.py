@@ -2,36 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d
-from sklearn.utils.validation import _check_y, check_consistent_length
 from torch import Tensor
 
 from latent_morph.encoders import EncoderRecipe
 from latent_morph.estimators.decoding import DecodingMixin
-from latent_morph.estimators.inputs import select_weighted_cases
 from latent_morph.estimators.labels import LabelMixin
 from latent_morph.estimators.parameters import CLASSIFIER, Parameter, documented
 from latent_morph.estimators.programs import classifier_program
+from latent_morph.estimators.series_labels import SeriesLabelMixin
 from latent_morph.flows import FlowRecipe
 from latent_morph.io.export import Program
 from latent_morph.models import LatentODE, LatentOutput, SeriesHead
-from latent_morph.series import Data, Examples
+from latent_morph.series import Data, Examples, SeriesBatch
 from latent_morph.training import AnyCallback
 
 
-class ClassifierBase(ClassifierMixin, LabelMixin, DecodingMixin):
+class ClassifierBase(LabelMixin, DecodingMixin):
     """Parameters of both classifiers."""
 
     _parameters: ClassVar[Mapping[str, Parameter]] = CLASSIFIER
-
-    if TYPE_CHECKING:  # scikit-learn's mixin defines it without types
-
-        def score(self, X: Data, y: Data, sample_weight: Data = None) -> float: ...
 
     def __init__(
         self,
@@ -121,7 +114,7 @@ class ClassifierBase(ClassifierMixin, LabelMixin, DecodingMixin):
 
 
 @documented
-class LatentODEClassifier(ClassifierBase):
+class LatentODEClassifier(SeriesLabelMixin, ClassifierBase):
     """Classifies irregular series, one label each, with a latent ODE.
 
     Each series is encoded into a posterior over its latent start z0, an ODE moves z0 to every time
@@ -172,14 +165,9 @@ class LatentODEClassifier(ClassifierBase):
             Series of one group are either all trained on or all validated on.
         """
         self._validate_params()
-        self._check_target(y)
-        batch = self._validate_series(X, reset=True)
-        y = column_or_1d(_check_y(y, estimator=self), warn=True)
-        check_consistent_length(batch.values, y)
-        chosen, weight, groups = select_weighted_cases(batch, sample_weight, groups)
-        codes = self._encode_labels(y[chosen])
+        batch, codes, weight, groups = self._validate_labelled(X, y, sample_weight, groups)
         return self._fit(
-            batch[chosen],
+            batch,
             labels=torch.from_numpy(codes),
             strata=codes,
             groups=groups,
@@ -187,37 +175,9 @@ class LatentODEClassifier(ClassifierBase):
             class_weight=self._class_factors(codes, weight),
         )
 
-    def predict_proba(self, X: Data) -> np.ndarray:
-        """Returns class probabilities of each series.
-
-        Parameters
-        ----------
-        X : series
-            The observations.
-
-        Returns
-        -------
-        ndarray of shape (n_cases, n_classes)
-            In the order of `classes_`.
-        """
-        outputs = self._outputs(self._validate_fitted(X))
-        parts = [class_logits(output).softmax(-1).cpu() for _, output in outputs]
+    def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
+        parts = [class_logits(output).softmax(-1).cpu() for _, output in self._outputs(batch)]
         return torch.cat(parts).numpy()
-
-    def predict(self, X: Data) -> np.ndarray:
-        """Returns the most probable label of each series.
-
-        Parameters
-        ----------
-        X : series
-            The observations.
-
-        Returns
-        -------
-        ndarray of shape (n_cases,)
-        """
-        best = self.predict_proba(X).argmax(-1)
-        return self.classes_[best]
 
 
 def class_logits(output: LatentOutput) -> Tensor:

@@ -1,21 +1,17 @@
 """FilterBankClassifier: one label per series, from a filter bank and a linear head."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _check_y, check_consistent_length, check_is_fitted
 from torch import Tensor, nn
 
 from latent_morph.checks import check_device
 from latent_morph.estimators.filters import BankEstimator
 from latent_morph.estimators.heads import HeadEstimator
-from latent_morph.estimators.inputs import select_weighted_cases
 from latent_morph.estimators.labels import LabelMixin
 from latent_morph.estimators.parameters import (
     FILTER_CLASSIFIER,
@@ -26,6 +22,7 @@ from latent_morph.estimators.parameters import (
     documented,
 )
 from latent_morph.estimators.programs import probabilities_program
+from latent_morph.estimators.series_labels import SeriesLabelMixin
 from latent_morph.filters import BLOCKS, Bank
 from latent_morph.io.export import Program
 from latent_morph.models import RidgeChoice, RidgeHead, choose_search_cases
@@ -72,7 +69,7 @@ def _gives_probabilities(classifier: Any) -> bool:  # noqa: ANN401
 
 
 @documented
-class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstimator):
+class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEstimator):
     """Classifies irregular series, one label each, by a linear head on a filter bank.
 
     The features are those of `FilterBank`. Nothing is trained by gradients: a fit takes seconds
@@ -128,10 +125,6 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
     }
     model_: FilterModel
 
-    if TYPE_CHECKING:  # scikit-learn's mixin defines it without types
-
-        def score(self, X: Data, y: Data, sample_weight: Data = None) -> float: ...
-
     def __init__(
         self,
         *,
@@ -165,13 +158,7 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
             Weight of each series; 0 is equivalent to its absence. Only proportions matter.
         """
         self._validate_params()
-        self._check_target(y)
-        batch = self._validate_series(X, reset=True)
-        y = column_or_1d(_check_y(y, estimator=self), warn=True)
-        check_consistent_length(batch.values, y)
-        chosen, weight, _ = select_weighted_cases(batch, sample_weight, None)
-        batch = batch[chosen]
-        codes = self._encode_labels(y[chosen])
+        batch, codes, weight, _ = self._validate_labelled(X, y, sample_weight)
         factors = self._class_factors(codes, weight)
         label_weight = weight
         if factors is not None:
@@ -234,45 +221,18 @@ class FilterBankClassifier(ClassifierMixin, LabelMixin, BankEstimator, HeadEstim
             errors[candidate] = _fit_ridge(features, part_codes, weights, bank)[1].error
         return min(errors, key=lambda candidate: errors[candidate])
 
-    @available_if(_gives_probabilities)
-    def predict_proba(self, X: Data) -> np.ndarray:
-        """Returns class probabilities of each series.
+    predict_proba = available_if(_gives_probabilities)(SeriesLabelMixin.predict_proba)
 
-        Parameters
-        ----------
-        X : series
-            The observations.
-
-        Returns
-        -------
-        ndarray of shape (n_cases, n_classes)
-            In the order of `classes_`.
-        """
-        check_is_fitted(self)
-        batch = self._validate_series(X, reset=False)
+    def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
         if self.model_.head is None:
             features = self._compute_features(self.model_.bank, batch)
             return self.head_.predict_proba(features.numpy())
         return self._compute_logits(batch).softmax(-1).numpy()
 
-    def predict(self, X: Data) -> np.ndarray:
-        """Returns the most probable label of each series.
-
-        Parameters
-        ----------
-        X : series
-            The observations.
-
-        Returns
-        -------
-        ndarray of shape (n_cases,)
-        """
-        check_is_fitted(self)
-        batch = self._validate_series(X, reset=False)
+    def _predict_codes(self, batch: SeriesBatch) -> np.ndarray:
         if self.model_.head is None:
-            features = self._compute_features(self.model_.bank, batch)
-            return self.classes_[self.head_.predict(features.numpy())]
-        return self.classes_[self._compute_logits(batch).argmax(-1).numpy()]
+            return self.head_.predict(self._compute_features(self.model_.bank, batch).numpy())
+        return self._compute_logits(batch).argmax(-1).numpy()
 
     def _compute_logits(self, batch: SeriesBatch) -> Tensor:
         """Returns (N, K), float64."""

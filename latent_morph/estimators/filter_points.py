@@ -142,15 +142,7 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         generator = torch.Generator().manual_seed(seed)
         self._remember_params()
-        lengths = batch.lengths.numpy()
-        row_weight = np.repeat(np.ones(len(batch)) if weight is None else weight, lengths)
-        flat = codes[batch.present].numpy()
-        factors = self._class_factors(flat, row_weight)
-        if factors is not None:
-            row_weight = row_weight * factors.numpy()[flat]
-        weights = torch.zeros(codes.shape, dtype=torch.float32)
-        weights[batch.present] = torch.from_numpy(row_weight / row_weight.mean()).float()
-
+        row_weight, is_weighted = self._weigh_rows(batch, codes, weight)
         case_weight = None if weight is None else torch.from_numpy(weight)
         self.scaler_ = SeriesScaler("robust").fit(batch, weight=case_weight)
         scaled = self.scaler_.transform(batch).to(dtype=torch.float32)
@@ -163,13 +155,27 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         self._forget("alpha_", "head_")
         if self.head is None:
             folds = _make_folds(len(batch), groups, generator)
+            weights = torch.zeros(codes.shape, dtype=torch.float32)
+            weights[batch.present] = torch.from_numpy(row_weight / row_weight.mean()).float()
             model.head = self._fit_head(model, batch, codes, weights, folds, sample)
         else:
-            is_weighted = weight is not None or factors is not None
+            flat = codes[batch.present].numpy()
             rows = self._compute_rows(model, batch, bank.numbers_per_row())
             self._fit_user_head(rows, flat, row_weight if is_weighted else None)
         self.model_ = model
         return self
+
+    def _weigh_rows(
+        self, batch: SeriesBatch, codes: Tensor, weight: np.ndarray | None
+    ) -> tuple[np.ndarray, bool]:
+        """Returns the weights (R,) of all rows, without the padding, and whether they differ."""
+        cases = np.ones(len(batch)) if weight is None else weight
+        row_weight = np.repeat(cases, batch.lengths.numpy())
+        flat = codes[batch.present].numpy()
+        factors = self._class_factors(flat, row_weight)
+        if factors is not None:
+            row_weight = row_weight * factors.numpy()[flat]
+        return row_weight, weight is not None or factors is not None
 
     def _fit_head(
         self,
