@@ -167,7 +167,7 @@ class _SeriesProgram(nn.Module):
         values = torch.where(mask, values, 0.0)
         if self.scaler is not None:
             times = self.scaler.scale_times(times, times[:, 0])
-            values = torch.where(mask, self.scaler.transform_values(values), 0.0)
+            values, mask = self.scaler.transform_observed(values, mask)
         return values.to(self.dtype), times, mask, present
 
 

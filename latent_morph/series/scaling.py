@@ -21,6 +21,9 @@ _NORMAL_IQR = 1.349  # interquartile range of a standard normal distribution
 class SeriesScaler:
     """Standardises each channel over its observed values, and scales times by the longest span.
 
+    A channel that was never observed in `fit` is taken as missing later, and one that was constant
+    stays so: nothing is known of what other values mean.
+
     `transform` uses nothing of the batch itself except, for `origin="case"`, the first time of
     each case. The methods for tensors are plain arithmetic, so `torch.export` can trace them.
 
@@ -42,6 +45,8 @@ class SeriesScaler:
             above the threshold and linear below it.
         time_scale_: The longest time from the origin to the end of a case, or 1.0 if that is 0.
         start_: The origin of "absolute" times; 0.0 for "case".
+        seen_: (C,) bool, channels that were observed at all.
+        varies_: (C,) bool, channels of at least two different values.
     """
 
     mean_: Tensor
@@ -49,6 +54,8 @@ class SeriesScaler:
     threshold_: Tensor | None
     time_scale_: float
     start_: float
+    seen_: Tensor
+    varies_: Tensor
 
     def __init__(self, values: str = "standard", origin: str = "case") -> None:
         self.values = check_choice("values", values, SCALES)
@@ -76,6 +83,8 @@ class SeriesScaler:
             )
         weights = weight.to(batch.device, torch.float64).view(-1, 1, 1).expand(batch.shape)
         values = batch.values.double()
+        self.seen_ = batch.mask.flatten(0, 1).any(0).cpu()
+        self.varies_ = _varies(values, batch.mask).cpu()
         self.threshold_ = (
             _low_quantile(values, batch.mask, weights) if self.values == "log" else None
         )
@@ -101,12 +110,21 @@ class SeriesScaler:
     def transform(self, batch: SeriesBatch) -> SeriesBatch:
         """Scales (N, T, C) to the same shape, with 0 wherever `mask` is False."""
         self._check_channels("batch", batch.n_channels)
+        values, mask = self.transform_observed(batch.values, batch.mask)
         return SeriesBatch(
-            values=self.transform_values(batch.values).masked_fill(~batch.mask, 0.0),
+            values=values,
             times=self.scale_times(batch.times, batch.times[:, 0]),
-            mask=batch.mask,
+            mask=mask,
             lengths=batch.lengths,
         )
+
+    def transform_observed(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales values (N, T, C) where the mask is True; returns them and what counts."""
+        scaled = self.transform_values(values)
+        if self.values == "none":
+            return torch.where(mask, scaled, 0.0), mask
+        mask = mask & self.seen_.to(mask.device)
+        return torch.where(mask & self.varies_.to(mask.device), scaled, 0.0), mask
 
     def transform_values(self, values: Tensor) -> Tensor:
         """Scales values (..., C)."""
@@ -181,6 +199,8 @@ class SeriesScaler:
             "time_scale": self.time_scale_,
             "start": self.start_,
             "threshold": None if self.threshold_ is None else self.threshold_.tolist(),
+            "seen": self.seen_.tolist(),
+            "varies": self.varies_.tolist(),
         }
 
     @classmethod
@@ -194,8 +214,12 @@ class SeriesScaler:
         scaler.scale_ = _as_tensor(state["scale"])
         scaler.time_scale_ = float(state["time_scale"])
         scaler.start_ = float(state["start"])
-        threshold = state.get("threshold")  # older files lack the key
+        # Older files lack these keys.
+        threshold = state.get("threshold")
         scaler.threshold_ = None if threshold is None else _as_tensor(threshold)
+        every = [True] * len(scaler.mean_)
+        scaler.seen_ = torch.tensor(state.get("seen", every), dtype=torch.bool)
+        scaler.varies_ = torch.tensor(state.get("varies", every), dtype=torch.bool)
         return scaler
 
     def _log_transform(self, values: Tensor) -> Tensor:
@@ -219,6 +243,12 @@ class SeriesScaler:
 def _as_tensor(numbers: float | list[float]) -> Tensor:
     """Float64, in exported programs too: ONNX rounds Python floats to single precision."""
     return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _varies(values: Tensor, mask: Tensor) -> Tensor:
+    """Returns (C,) whether a channel (N, T, C) has different observed values."""
+    least = torch.where(mask, values, torch.inf).flatten(0, 1).amin(0)
+    return (least < torch.where(mask, values, -torch.inf).flatten(0, 1).amax(0)) & least.isfinite()
 
 
 def _mean_and_std(values: Tensor, mask: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
