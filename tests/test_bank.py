@@ -284,7 +284,7 @@ def test_modes_pool_over_time():
     interpolant = interpolate(batch.values, batch.times, batch.mask)
     modes = Modes(2, 3).double()
     modes.draw(0.5, 5.0, torch.Generator().manual_seed(0))
-    modes.fit(interpolant, torch.Generator().manual_seed(0))
+    modes.fit(modes.sample(interpolant, 1000), torch.Generator().manual_seed(0))
     outputs, moduli = modes.outputs(interpolant)
     features = dict(zip(modes.names(), modes(interpolant).T, strict=True))
     weights = interpolant.weights

@@ -78,7 +78,7 @@ def test_kernels_give_zero_for_constants():
 def test_kernels_share_is_the_fraction_of_the_grid_above_the_bias():
     X = noise(5, 30)
     kernels = build(n_biases=2)
-    kernels.fit(read(X), torch.Generator().manual_seed(1))
+    kernels.fit(kernels.sample(read(X), 1000), torch.Generator().manual_seed(1))
     features = kernels(read(X))
     names = kernels.names()
     assert features.shape == (5, len(names)) and len(set(names)) == 3 * 2 * 84
@@ -102,7 +102,7 @@ def test_kernels_see_lags_in_time_not_in_rows():
         times = np.arange(59) / 2
         dense.append((times, np.interp(times, np.arange(30), values[:, 0])))
     kernels = build()
-    kernels.fit(read(X), torch.Generator().manual_seed(1))
+    kernels.fit(kernels.sample(read(X), 1000), torch.Generator().manual_seed(1))
     torch.testing.assert_close(kernels(read(dense)), kernels(read(X)), atol=1e-12, rtol=0)
     # And in rows of irregular times, which contain the regular ones.
     rng = np.random.default_rng(0)
@@ -145,7 +145,7 @@ def test_kernels_limit_the_grid_of_a_series_of_absurd_length():
     """Only its first part is seen, and its batch-mates do not notice."""
     X = noise(4, 30)
     kernels = build()
-    kernels.fit(read(X), torch.Generator().manual_seed(1))
+    kernels.fit(kernels.sample(read(X), 1000), torch.Generator().manual_seed(1))
     absurd = (np.array([0.0, 1.0, 1e12]), np.array([0.0, 1.0, -1.0]))
     series = [(np.arange(30.0), values[:, 0]) for values in X]
     features = kernels(read([*series, absurd]))

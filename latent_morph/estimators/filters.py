@@ -21,7 +21,7 @@ from latent_morph.estimators.parameters import (
     documented,
 )
 from latent_morph.estimators.programs import features_program
-from latent_morph.filters import Bank
+from latent_morph.filters import Bank, split_by_size
 from latent_morph.io.export import Program
 from latent_morph.series import Data, SeriesBatch, SeriesScaler
 
@@ -62,16 +62,14 @@ class FilterEstimator(SeriesEstimator):
             batch: N series.
             n_numbers: (N,) how many intermediate numbers each series needs.
         """
-        limit = self.max_memory * 2**20 / 4
-        order = n_numbers.argsort(descending=True, stable=True)
-        start = 0
-        while start < len(batch):
-            size = max(1, int(limit / float(n_numbers[order[start]])))
-            chosen = order[start : start + size]
+        for chosen in split_by_size(n_numbers, self._max_numbers()):
             with torch.no_grad():
                 result = function(*self._prepare(batch[chosen].trim())).cpu()
             yield chosen, result
-            start += size
+
+    def _max_numbers(self) -> float:
+        """Returns how many intermediate numbers the memory allows."""
+        return self.max_memory * 2**20 / 4
 
 
 class BankEstimator(FilterEstimator):
@@ -101,6 +99,7 @@ class BankEstimator(FilterEstimator):
             torch.Generator().manual_seed(seed),
             anchored=origin == "absolute",
             ranked=mode_scale == "normal",
+            max_numbers=self._max_numbers(),
         )
         self.mode_scale_ = mode_scale
         self.n_lags_ = len(bank.kernels.lags)

@@ -1,6 +1,6 @@
 """Filters in continuous time: features of irregular series that need no training."""
 
-from latent_morph.filters.bank import BLOCKS, Bank
+from latent_morph.filters.bank import BLOCKS, Bank, split_by_size
 from latent_morph.filters.interpolant import Interpolant, interpolate, measure_times, resample
 from latent_morph.filters.kernels import Kernels
 from latent_morph.filters.modes import Modes
@@ -23,4 +23,5 @@ __all__ = [
     "interpolate",
     "measure_times",
     "resample",
+    "split_by_size",
 ]

@@ -1,11 +1,13 @@
 """Bank: all filters of a series, as one vector of features."""
 
+import math
+from collections.abc import Iterator
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from latent_morph.filters.interpolant import Interpolant, interpolate
+from latent_morph.filters.interpolant import Interpolant, interpolate, measure_times
 from latent_morph.filters.kernels import N_KERNELS, N_TAPS, Kernels
 from latent_morph.filters.modes import Modes
 from latent_morph.filters.observations import Observations
@@ -18,8 +20,9 @@ N_MODES, MIN_MODES = 256, 6
 N_LAGS = 12
 # Biases per kernel, shared out among the lags.
 N_BIASES = 48
-# Training series among whose outputs biases are drawn, and from which normal scores are learned.
-BIAS_CASES, SCORE_CASES = 64, 4096
+# Training series among whose outputs, at so many rows each, biases are drawn, and from which
+# normal scores are learned.
+BIAS_CASES, BIAS_ROWS, SCORE_CASES = 64, 256, 4096
 # The fastest mode decays by this power of e over the median gap between rows.
 _FASTEST = 0.7
 
@@ -62,6 +65,7 @@ class Bank(nn.Module):
         *,
         anchored: bool = False,
         ranked: bool = False,
+        max_numbers: float = math.inf,
     ) -> Self:
         """Builds a bank for training series.
 
@@ -72,6 +76,7 @@ class Bank(nn.Module):
             generator: Source of randomness.
             anchored: As for the constructor.
             ranked: As for the constructor.
+            max_numbers: Intermediate numbers at a time, if one series does not need more.
         """
         observed = mask.any(-1)
         gap, span = measure_gaps(times, observed)
@@ -81,6 +86,8 @@ class Bank(nn.Module):
             span = max(span, float(frame[1] - frame[0]))
         # The grid of the kernels has at most about twice as many points as a series has rows.
         step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
+        # A whole number of steps, so that rounding of the gaps of a regular grid does not add up.
+        step = span / max(1, round(span / step))
         lags = choose_lags(span / step)
         bank = cls(values.shape[-1], len(lags), anchored=anchored, ranked=ranked)
         bank = bank.to(values.dtype)
@@ -88,19 +95,43 @@ class Bank(nn.Module):
         bank.modes.draw(1 / span, max(1 / span, _FASTEST / gap), generator)
         n_rates = len(bank.observations.rates)
         bank.observations.rates = spread_rates(n_rates, gap, span).to(values.dtype)
-        bank.kernels.draw(step, lags, generator)
+        bank.kernels.draw(step, lags, find_varying(values, mask), generator)
         order = torch.randperm(len(values), generator=generator)
         # Series without any observation come last: they would only give outputs of 0.
         is_empty = ~observed.any(1)[order]
         order = order[is_empty.long().argsort(stable=True)]
         drawn = order[:SCORE_CASES]
         bank.scores.fit(values[drawn], mask[drawn])
-        drawn = order[:BIAS_CASES]
-        some = bank._add_anchors(values[drawn], times[drawn], mask[drawn])
-        bank.modes.fit(bank._interpolate_for_modes(*some), generator)
-        bank.kernels.fit(interpolate(*some), generator)
+        bank._fit_biases(values, times, mask, order[:BIAS_CASES], generator, max_numbers)
         bank.statistics.fit(span)
         return bank
+
+    def _fit_biases(
+        self,
+        values: Tensor,
+        times: Tensor,
+        mask: Tensor,
+        cases: Tensor,
+        generator: torch.Generator,
+        max_numbers: float,
+    ) -> None:
+        """Draws biases among outputs for some of the series."""
+        observed = mask[cases].any(-1)
+        _, span = measure_times(times[cases], observed)
+        # Rows up to the last observed one, at least one.
+        lengths = torch.where(observed, torch.arange(mask.shape[1]) + 1, 1).amax(1)
+        n_numbers = self.count_numbers(lengths, span)
+        of_modes, of_kernels = [], []
+        for part in split_by_size(n_numbers, max_numbers):
+            chosen = cases[part]
+            n_rows = int(lengths[part].amax())
+            some = self._add_anchors(
+                values[chosen, :n_rows], times[chosen, :n_rows], mask[chosen, :n_rows]
+            )
+            of_modes.append(self.modes.sample(self._interpolate_for_modes(*some), BIAS_ROWS))
+            of_kernels.append(self.kernels.sample(interpolate(*some), BIAS_ROWS))
+        self.modes.fit(torch.cat(of_modes), generator)
+        self.kernels.fit([torch.cat(each) for each in zip(*of_kernels, strict=True)], generator)
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Maps series to features (N, F)."""
@@ -164,6 +195,32 @@ class Bank(nn.Module):
         span = span.clamp(min=float(self.frame[1] - self.frame[0]))
         per_row = 12 * self.modes.phases.numel() + 20 * self.scores.knots.shape[1]
         return per_row * n_rows + (4 * N_KERNELS + N_TAPS) * self.kernels.count_points(span)
+
+
+def find_varying(values: Tensor, mask: Tensor) -> Tensor:
+    """Returns (C,) which channels have different observed values; all of them if none has."""
+    least = torch.where(mask, values, torch.inf).flatten(0, 1).amin(0)
+    varies = least < torch.where(mask, values, -torch.inf).flatten(0, 1).amax(0)
+    return varies if bool(varies.any()) else torch.ones_like(varies)
+
+
+def split_by_size(sizes: Tensor, limit: float) -> Iterator[Tensor]:
+    """Yields indices of series of like size, so many at a time that their sum is below a limit.
+
+    A series that is larger alone comes alone.
+
+    Args:
+        sizes: (N,).
+        limit: Of the sum, where all are as large as the largest.
+    """
+    order = sizes.argsort(descending=True, stable=True)
+    start = 0
+    while start < len(order):
+        count = (
+            len(order) if math.isinf(limit) else max(1, int(limit / float(sizes[order[start]])))
+        )
+        yield order[start : start + count]
+        start += count
 
 
 def choose_lags(n_steps: float) -> Tensor:

@@ -30,3 +30,12 @@ def draw_biases(outputs: Tensor, n_biases: int, generator: torch.Generator) -> T
     # NumPy sorts columns about 20 times as fast as torch.
     ordered = torch.from_numpy(np.sort(outputs.numpy(), axis=0))
     return ordered.gather(0, index) + _SHIFT * (1 + levels) * spread
+
+
+def spread_rows(mask: Tensor, n_rows: int) -> Tensor:
+    """Keeps at most so many True elements of each row (N, T), evenly spread among them."""
+    rank = mask.long().cumsum(1) - 1
+    count = mask.sum(1, keepdim=True).clamp(min=1)
+    kept = count.clamp(max=n_rows)
+    # An element is kept where its share of the number kept reaches another whole number.
+    return mask & ((rank + 1) * kept // count > rank * kept // count)

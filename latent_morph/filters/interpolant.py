@@ -5,6 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# Of a step of the grid: a row on a grid point stays there in spite of rounded times.
+SLACK = 1e-4
+
 
 class Interpolant(NamedTuple):
     """Channels as piecewise linear functions of time, given by their values at the rows.
@@ -87,9 +90,8 @@ def resample(interpolant: Interpolant, step: Tensor, n_points: int) -> tuple[Ten
     """
     times = interpolant.times
     grid = torch.arange(n_points, device=times.device) * step.to(times)
-    # The last row at or before each grid point: rows are counted into the cells of the grid. The
-    # small shift keeps a row on a grid point in the cell of that point, whatever the rounding.
-    cell = (times / step - 1e-6).ceil().clamp(0, n_points).long()
+    # The last row at or before each grid point: rows are counted into the cells of the grid.
+    cell = (times / step - SLACK).ceil().clamp(0, n_points).long()
     counts = torch.zeros_like(times[:, :1]).expand(-1, n_points + 1)
     counts = counts.scatter_add(1, cell, torch.ones_like(times))
     n_rows = times.shape[1]
@@ -102,7 +104,7 @@ def resample(interpolant: Interpolant, step: Tensor, n_points: int) -> tuple[Ten
     n_channels = interpolant.values.shape[-1]
     left = interpolant.values.gather(1, before.unsqueeze(-1).expand(-1, -1, n_channels))
     right = interpolant.values.gather(1, after.unsqueeze(-1).expand(-1, -1, n_channels))
-    inside = grid <= interpolant.span.unsqueeze(1) + 1e-6 * step
+    inside = grid <= interpolant.span.unsqueeze(1) + SLACK * step
     return left + share * (right - left), inside
 
 

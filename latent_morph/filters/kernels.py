@@ -1,12 +1,13 @@
 """Kernels: weights at nine taps in time, applied to mixtures of the channels, and pooled."""
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import torch
 from torch import Tensor, nn
 
-from latent_morph.filters.biases import draw_biases
-from latent_morph.filters.interpolant import Interpolant, resample
+from latent_morph.filters.biases import draw_biases, spread_rows
+from latent_morph.filters.interpolant import SLACK, Interpolant, resample
 
 N_TAPS = 9
 N_KERNELS = 84  # choices of three out of nine taps
@@ -52,17 +53,24 @@ class Kernels(nn.Module):
         ):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float32))
 
-    def draw(self, step: float, lags: Tensor, generator: torch.Generator) -> None:
-        """Sets the step of the grid and the lags, in steps, and draws mixtures of channels."""
+    def draw(self, step: float, lags: Tensor, varies: Tensor, generator: torch.Generator) -> None:
+        """Sets the step of the grid and the lags, in steps, and draws mixtures of channels.
+
+        Args:
+            step: Time between grid points.
+            lags: (L,).
+            varies: (C,) bool, the channels to mix; all of them if there is none.
+            generator: Source of randomness.
+        """
         self.step = torch.tensor(step, dtype=torch.float64)
         self.lags = lags
         n_lags, n_channels, n_groups = self.mixtures.shape
         shape = n_lags, n_groups, 1
         # The number of channels mixed is log-uniform, as in MiniRocket.
-        most = torch.tensor(min(n_channels, _MAX_MIXED) + 1.0, dtype=torch.float32)
+        most = varies.sum().clamp(max=_MAX_MIXED) + 1.0
         n_mixed = (most ** torch.rand(shape, generator=generator, dtype=torch.float32)).long()
         draws = torch.rand(n_lags, n_groups, n_channels, generator=generator, dtype=torch.float32)
-        rank = draws.argsort(-1).argsort(-1)
+        rank = torch.where(varies, draws, 2.0).argsort(-1).argsort(-1)
         self.mixtures = (rank < n_mixed).to(self.mixtures.dtype).transpose(1, 2)
         chosen = torch.tensor(list(combinations(range(N_TAPS), 3)))
         kernels = torch.full((N_KERNELS, N_TAPS), -1.0, dtype=self.weights.dtype)
@@ -70,12 +78,17 @@ class Kernels(nn.Module):
         order = torch.rand(n_lags, N_KERNELS, generator=generator, dtype=torch.float32).argsort(-1)
         self.weights = kernels[order].unflatten(1, (n_groups, -1)).transpose(2, 3).contiguous()
 
-    def fit(self, interpolant: Interpolant, generator: torch.Generator) -> None:
-        """Draws biases among the outputs for training series."""
+    def sample(self, interpolant: Interpolant, n_points: int) -> list[Tensor]:
+        """Returns outputs (R, 84) of each lag at some points of the grid within each series."""
         grid, inside = self._resample(interpolant)
+        drawn = spread_rows(inside, n_points)
+        return [self.outputs(grid, i)[drawn] for i in range(len(self.lags))]
+
+    def fit(self, outputs: Sequence[Tensor], generator: torch.Generator) -> None:
+        """Draws biases among outputs (R, 84) of each lag."""
         n_biases = self.biases.shape[1]
-        for i in range(len(self.lags)):
-            self.biases[i] = draw_biases(self.outputs(grid, i)[inside], n_biases, generator)
+        for i, each in enumerate(outputs):
+            self.biases[i] = draw_biases(each, n_biases, generator)
 
     def outputs(self, grid: Tensor, i: int) -> Tensor:
         """Returns outputs (N, G, 84) of the kernels with lag i on a grid (N, G, C)."""
@@ -112,8 +125,10 @@ class Kernels(nn.Module):
 
         It is one more than lie within a span: the last point is beyond the end of the series.
         """
-        longest = MAX_SPANS * (N_TAPS - 1) * self.lags.amax(0) + 2
-        return torch.minimum((span / self.step).floor().long() + 2, longest)
+        longest = MAX_SPANS * (N_TAPS - 1) * self.lags.amax(0)
+        # The minimum of floating point numbers: an absurd span has no whole number.
+        steps = torch.minimum(span.double() / self.step + SLACK, longest.double())
+        return steps.floor().long() + 2
 
     def _resample(self, interpolant: Interpolant) -> tuple[Tensor, Tensor]:
         # All series have ended at the last point, so that none depends on the others.

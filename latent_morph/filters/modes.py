@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from latent_morph.filters.biases import draw_biases
+from latent_morph.filters.biases import draw_biases, spread_rows
 from latent_morph.filters.interpolant import Interpolant
 from latent_morph.recurrence import ramp_response
 
@@ -55,11 +55,14 @@ class Modes(nn.Module):
         self.frequencies = rotating * self.rates * (low + (high - low) * uniform(n_modes))
         self.phases = 2 * math.pi * uniform(*self.phases.shape)
 
-    def fit(self, interpolant: Interpolant, generator: torch.Generator) -> None:
-        """Draws biases among the outputs for training series."""
+    def sample(self, interpolant: Interpolant, n_rows: int) -> Tensor:
+        """Returns outputs (R, 2 * C * P) at some observed rows of each series."""
         outputs, _ = self.outputs(interpolant)
-        rows = outputs[interpolant.observed.t()].flatten(1)
-        self.biases = draw_biases(rows, N_BIASES, generator).view(self.biases.shape)
+        return outputs.transpose(0, 1)[spread_rows(interpolant.observed, n_rows)].flatten(1)
+
+    def fit(self, outputs: Tensor, generator: torch.Generator) -> None:
+        """Draws biases among outputs (R, 2 * C * P)."""
+        self.biases = draw_biases(outputs, N_BIASES, generator).view(self.biases.shape)
 
     def outputs(self, interpolant: Interpolant) -> tuple[Tensor, Tensor]:
         """Returns outputs and moduli (T, N, 2, C, P) at every row."""
