@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from latent_morph import FilterBank
-from latent_morph.filters import BLOCKS, Bank, Modes, Observations, interpolate
+from latent_morph.filters import BLOCKS, Bank, Modes, Observations, interpolate, split_by_size
 from latent_morph.filters.modes import POOLS
 from latent_morph.series import SeriesBatch, SeriesScaler, as_series
 
@@ -228,6 +228,30 @@ def test_bank_biases_come_from_series_with_observations():
     X = make_series(4)
     bank = Fitted([blank] * 500 + X).bank
     assert (bank.modes.biases != 0).double().mean() > 0.9
+
+
+def test_bank_draws_the_same_biases_in_parts():
+    batch = as_series(make_series(), dtype=torch.float64)
+    scaled = SeriesScaler("robust").fit(batch).transform(batch)
+    whole, parts = (
+        Bank.fit(
+            scaled.values,
+            scaled.times,
+            scaled.mask,
+            torch.Generator().manual_seed(0),
+            max_numbers=max_numbers,
+        ).state_dict()
+        for max_numbers in (float("inf"), 1.0)
+    )
+    for name, value in whole.items():
+        torch.testing.assert_close(parts[name], value, msg=name)
+
+
+def test_split_by_size_keeps_sums_below_the_limit():
+    sizes = torch.tensor([3.0, 9.0, 1.0, 4.0, 2.0])
+    parts = list(split_by_size(sizes, 8.0))
+    assert [part.tolist() for part in parts] == [[1], [3, 0], [4, 2]]
+    assert len(list(split_by_size(sizes, float("inf")))) == 1
 
 
 def test_filter_bank_max_memory_changes_nothing():

@@ -14,9 +14,10 @@ from latent_morph.series import as_series
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-def build(n_channels=1, lags=(1, 2, 5), n_biases=3, step=1.0, seed=0):
+def build(n_channels=1, lags=(1, 2, 5), n_biases=3, step=1.0, seed=0, varies=None):
     kernels = Kernels(n_channels, len(lags), n_biases).double()
-    kernels.draw(step, torch.tensor(lags), torch.Generator().manual_seed(seed))
+    varies = torch.ones(n_channels, dtype=torch.bool) if varies is None else varies
+    kernels.draw(step, torch.tensor(lags), varies, torch.Generator().manual_seed(seed))
     return kernels
 
 
@@ -131,6 +132,13 @@ def test_kernels_read_mixtures_of_the_channels():
         change = (kernels.outputs(left, i) - kernels.outputs(right, i)).abs().amax((0, 1))
         uses = kernels.mixtures[i, 2].repeat_interleave(84 // 6) > 0
         assert ((change > 1e-9) == uses).all()
+
+
+def test_kernels_mix_only_channels_that_vary():
+    varies = torch.tensor([True, False, True, False, True])
+    kernels = build(5, lags=tuple(range(1, 40)), varies=varies)
+    assert torch.equal(kernels.mixtures.sum((0, 2)) > 0, varies)
+    assert kernels.mixtures.sum(1).amin() == 1
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,20 @@ def test_scaler_constant_or_unobserved_channel_has_scale_one():
     assert scaler.mean_[2] == 0.0
 
 
+@pytest.mark.parametrize("values", [name for name in SCALES if name != "none"])
+def test_scaler_knows_nothing_of_channels_that_fit_did_not_see_vary(values):
+    """A channel never seen in the fit stays missing; one that was constant stays constant."""
+    X = np.random.default_rng(0).standard_normal((4, 5, 3)) + 5.0
+    X[..., 1] = 0.1
+    X[..., 2] = NAN
+    scaler = SeriesScaler(values).fit(as_series(X))
+    later = as_series(np.full((1, 5, 3), 7.0))
+    for each in (scaler, SeriesScaler.from_state(scaler.state())):
+        scaled = each.transform(later)
+        assert scaled.mask[0, 0].tolist() == [True, True, False]
+        assert (scaled.values[..., 0] != 0).all() and (scaled.values[..., 1:] == 0).all()
+
+
 def test_scaler_times_run_from_zero_to_one():
     data = batch()
     scaled = SeriesScaler().fit(data).transform(data)
@@ -243,10 +257,15 @@ def test_scaler_robust_weight_moves_the_median():
         assert scaler.mean_.item() == X.values[heavy, 0, 0].item()
 
 
-def test_scaler_from_state_without_threshold():
-    state = SeriesScaler().fit(exponentials()).state()
-    del state["threshold"]
-    assert SeriesScaler.from_state(state).threshold_ is None
+def test_scaler_from_an_older_state():
+    data = exponentials()
+    scaler = SeriesScaler().fit(data)
+    state = scaler.state()
+    for name in ("threshold", "seen", "varies"):  # later than the format
+        del state[name]
+    older = SeriesScaler.from_state(state)
+    assert older.threshold_ is None
+    assert torch.equal(older.transform(data).values, scaler.transform(data).values)
 
 
 @pytest.mark.parametrize("values", SCALES)
