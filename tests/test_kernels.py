@@ -76,23 +76,44 @@ def test_kernels_give_zero_for_constants():
         assert kernels.outputs(grid, i).abs().max() < 1e-12
 
 
-def test_kernels_share_is_the_fraction_of_the_grid_above_the_bias():
-    X = noise(5, 30)
+def test_kernels_pool_outputs_over_the_grid():
+    """Share and position above the bias, and the share of changes, by their definitions."""
+    n_times = 30
+    X = noise(5, n_times)
     kernels = build(n_biases=2)
     kernels.fit(kernels.sample(read(X), 1000), torch.Generator().manual_seed(1))
     features = kernels(read(X))
     names = kernels.names()
-    assert features.shape == (5, len(names)) and len(set(names)) == 3 * 2 * 84
+    assert features.shape == (5, len(names)) and len(set(names)) == 3 * 3 * 2 * 84
+    middle = (n_times - 1) / 2
+    place = (np.arange(n_times) - middle) / (2 * middle)
     for i, lag in enumerate(kernels.lags.tolist()):
         for bias in range(2):
             for kernel in (0, 11, 83):
-                column = names.index(f"lag {i} kernel {kernel}: share above bias {bias}")
                 weights = kernels.weights[i, 0, :, kernel].numpy()
                 threshold = kernels.biases[i, bias, kernel].item()
+                change_threshold = kernels.change_biases[i, bias, kernel].item()
                 for case in range(5):
-                    outputs = minirocket(X[case, :, 0], weights, lag)
-                    expected = np.mean(outputs > threshold)
-                    np.testing.assert_allclose(features[case, column], expected, atol=1e-12)
+                    # One point more, at which the series has ended.
+                    outputs = minirocket(np.pad(X[case, :, 0], (0, 1), "edge"), weights, lag)
+                    above = outputs[:-1] > threshold
+                    expected = {
+                        "share above bias": np.mean(above),
+                        "position above bias": np.mean(above * place),
+                        "share of change above bias": np.mean(np.diff(outputs) > change_threshold),
+                    }
+                    for pool, value in expected.items():
+                        column = names.index(f"lag {i} kernel {kernel}: {pool} {bias}")
+                        np.testing.assert_allclose(features[case, column], value, atol=1e-12)
+
+
+def test_kernels_have_no_rounding_errors_where_outputs_are_always_above():
+    kernels = build().float()
+    kernels.biases -= 1e9
+    interpolant = read([noise(1, n)[0] for n in (7, 99, 1003)])
+    features = kernels(interpolant._replace(values=interpolant.values.float()))
+    shares, positions, _ = features.chunk(3, dim=1)
+    assert (shares == 1).all() and (positions == 0).all()
 
 
 def test_kernels_see_lags_in_time_not_in_rows():

@@ -30,11 +30,14 @@ from latent_morph.series import Data, SeriesBatch
 
 # Training series on which banks are compared.
 CHOICE_CASES = 500
-# Weights of modes, kernels, observations and statistics, of which leaving one out chooses.
+# Weights of the blocks, of which leaving one out chooses. Kernels have shares, positions and
+# changes as blocks.
+_POOL_WEIGHTS = ((1.0, 0.0, 0.0), (0.4, 0.3, 0.3), (0.3, 0.0, 0.7))
 BLOCK_WEIGHTS = tuple(
-    (modes, kernels, observations, statistics)
+    (modes, *(kernels * share for share in shares), observations, statistics)
     for observations, statistics in ((0.0, 0.0), (0.1, 1.0))
     for modes, kernels in ((1.0, 1.0), (1.0, 0.25), (0.25, 1.0), (1.0, 0.0), (0.0, 1.0))
+    for shares in (_POOL_WEIGHTS if kernels else _POOL_WEIGHTS[:1])
 )
 
 
@@ -86,7 +89,7 @@ class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEsti
     alpha_ : float
         The strength of the ridge regression's regularisation. Absent with a `head`.
     block_weights_ : dict
-        The weights of modes, kernels, observations and statistics in it. Absent with a `head`.
+        The weight in it of each block of features. Absent with a `head`.
     loo_score_ : float
         Its accuracy on series left out one at a time. Absent with a `head`.
     head_ : Pipeline

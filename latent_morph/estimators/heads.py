@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from torch import Tensor
 
 from latent_morph.estimators.filters import FilterEstimator
@@ -23,7 +23,9 @@ class HeadEstimator(FilterEstimator):
         self, features: Tensor, codes: np.ndarray, weight: np.ndarray | None
     ) -> None:
         """Fits a copy of `head` to standardised features (R, F) and codes (R,)."""
-        pipeline = make_pipeline(StandardScaler(), clone(self.head))
+        # Rounded, so that what is constant but for rounding errors is not standardised.
+        rounding = FunctionTransformer(np.round, kw_args={"decimals": 6})
+        pipeline = make_pipeline(rounding, StandardScaler(), clone(self.head))
         name = f"{pipeline.steps[-1][0]}__sample_weight"
         options = {} if weight is None else {name: weight}
         self.head_ = pipeline.fit(features.numpy(), codes, **options)

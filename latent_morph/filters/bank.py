@@ -8,18 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from latent_morph.filters.interpolant import Interpolant, interpolate, measure_times
-from latent_morph.filters.kernels import N_KERNELS, N_TAPS, Kernels
+from latent_morph.filters.kernels import N_KERNELS, N_TAPS, POOLS, Kernels
 from latent_morph.filters.modes import Modes
 from latent_morph.filters.observations import Observations
 from latent_morph.filters.scores import NormalScores
 from latent_morph.filters.statistics import Statistics
 
-BLOCKS = ("modes", "kernels", "observations", "statistics")
+BLOCKS = ("modes", "kernels", "positions", "changes", "observations", "statistics")
 # Modes per channel and direction: so many in all, but at least so many for each.
 N_MODES, MIN_MODES = 256, 6
 N_LAGS = 12
-# Biases per kernel, shared out among the lags.
-N_BIASES = 48
+# Biases per kernel, of outputs and of their changes each, shared out among the lags.
+N_BIASES = 24
 # Training series among whose outputs, at so many rows each, biases are drawn, and from which
 # normal scores are learned.
 BIAS_CASES, BIAS_ROWS, SCORE_CASES = 64, 256, 4096
@@ -183,9 +183,11 @@ class Bank(nn.Module):
         return [name for names in self._block_names() for name in names]
 
     def _block_names(self) -> list[list[str]]:
+        names = self.kernels.names()
+        n_pooled = len(names) // len(POOLS)
         return [
             self.modes.names(),
-            self.kernels.names(),
+            *(names[start : start + n_pooled] for start in range(0, len(names), n_pooled)),
             self.observations.names(),
             [f"{name} of the normal scores" for name in self.statistics.names()],
         ]
@@ -194,7 +196,7 @@ class Bank(nn.Module):
         """Estimates how many intermediate numbers series of so many rows and such spans need."""
         span = span.clamp(min=float(self.frame[1] - self.frame[0]))
         per_row = 12 * self.modes.phases.numel() + 20 * self.scores.knots.shape[1]
-        return per_row * n_rows + (4 * N_KERNELS + N_TAPS) * self.kernels.count_points(span)
+        return per_row * n_rows + (6 * N_KERNELS + N_TAPS) * self.kernels.count_points(span)
 
 
 def find_varying(values: Tensor, mask: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ N_GROUPS = 6  # of kernels with a mixture of channels each, if there are several
 # Kernels see the first part of a series that is so many times as long as what their taps cover,
 # about the longest training series: a single absurd time would fill the memory otherwise.
 MAX_SPANS = 8
+POOLS = ("share above bias", "position above bias", "share of change above bias")
 _MAX_MIXED = 9
 
 
@@ -24,6 +25,11 @@ class Kernels(nn.Module):
     Of the nine taps three have the weight 2 and six have -1, so that a constant gives 0. The taps
     read the interpolants of the channels, which are constant beyond the ends of a series. With
     several channels, each group of kernels reads the sum of a random subset of them.
+
+    Pooled are the share of the time in which an output is above a bias; where in the series that
+    is, from -1/8 to 1/8: the mean over time of the distance from the middle, where the output is
+    above; and the share of the time in which the change of the output to the next grid point is
+    above a bias.
 
     A. Dempster, D. F. Schmidt, G. I. Webb: MiniRocket, a very fast (almost) deterministic
     transform for time series classification. KDD 2021.
@@ -39,6 +45,7 @@ class Kernels(nn.Module):
     mixtures: Tensor
     weights: Tensor
     biases: Tensor
+    change_biases: Tensor
 
     def __init__(self, n_channels: int, n_lags: int, n_biases: int) -> None:
         super().__init__()
@@ -50,6 +57,7 @@ class Kernels(nn.Module):
             ("mixtures", (n_lags, n_channels, n_groups)),
             ("weights", (n_lags, n_groups, N_TAPS, per_group)),
             ("biases", (n_lags, n_biases, N_KERNELS)),
+            ("change_biases", (n_lags, n_biases, N_KERNELS)),
         ):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float32))
 
@@ -79,16 +87,21 @@ class Kernels(nn.Module):
         self.weights = kernels[order].unflatten(1, (n_groups, -1)).transpose(2, 3).contiguous()
 
     def sample(self, interpolant: Interpolant, n_points: int) -> list[Tensor]:
-        """Returns outputs (R, 84) of each lag at some points of the grid within each series."""
+        """Returns outputs and their changes (R, 168) of each lag at some points of the grid."""
         grid, inside = self._resample(interpolant)
         drawn = spread_rows(inside, n_points)
-        return [self.outputs(grid, i)[drawn] for i in range(len(self.lags))]
+        samples = []
+        for i in range(len(self.lags)):
+            outputs = self.outputs(grid, i)
+            samples.append(torch.cat([outputs, _changes(outputs)], dim=-1)[drawn])
+        return samples
 
-    def fit(self, outputs: Sequence[Tensor], generator: torch.Generator) -> None:
-        """Draws biases among outputs (R, 84) of each lag."""
+    def fit(self, samples: Sequence[Tensor], generator: torch.Generator) -> None:
+        """Draws biases among outputs and their changes (R, 168) of each lag."""
         n_biases = self.biases.shape[1]
-        for i, each in enumerate(outputs):
-            self.biases[i] = draw_biases(each, n_biases, generator)
+        for i, sample in enumerate(samples):
+            biases = draw_biases(sample, n_biases, generator)
+            self.biases[i], self.change_biases[i] = biases.chunk(2, dim=1)
 
     def outputs(self, grid: Tensor, i: int) -> Tensor:
         """Returns outputs (N, G, 84) of the kernels with lag i on a grid (N, G, C)."""
@@ -101,20 +114,33 @@ class Kernels(nn.Module):
         return (taps @ self.weights[i].unsqueeze(1)).movedim(0, 2).flatten(2)
 
     def forward(self, interpolant: Interpolant) -> Tensor:
-        """Returns the shares of the grid above each bias (N, L * B * 84)."""
+        """Returns the pooled outputs (N, 3 * L * B * 84), in the order of `POOLS`."""
         grid, inside = self._resample(interpolant)
-        weights = (inside / inside.sum(1, keepdim=True)).to(grid.dtype).unsqueeze(1)
-        shares = []
+        n_points = inside.sum(1, keepdim=True)
+        point = torch.arange(grid.shape[1], device=grid.device)
+        # Whole numbers, so that what is always above has no rounding error.
+        counted = torch.stack([inside.long(), inside * (2 * point - (n_points - 1))], dim=1)
+        counted = counted.to(grid.dtype)  # (N, 2, G)
+        pooled, changes = [], []
         for i in range(len(self.lags)):
             outputs = self.outputs(grid, i)
-            shares += [(weights @ (outputs > b).to(grid.dtype)).squeeze(1) for b in self.biases[i]]
-        return torch.cat(shares, dim=1)
+            pooled += [counted @ (outputs > bias).to(grid.dtype) for bias in self.biases[i]]
+            outputs = _changes(outputs)
+            changes += [
+                counted[:, :1] @ (outputs > bias).to(grid.dtype) for bias in self.change_biases[i]
+            ]
+        above, offsets = torch.stack(pooled, dim=1).unbind(2)  # (N, L * B, 84)
+        n_points = n_points.to(grid.dtype)
+        shares = above.flatten(1) / n_points
+        positions = offsets.flatten(1) / (2 * n_points * (n_points - 1).clamp(min=1))
+        return torch.cat([shares, positions, torch.cat(changes, 2).squeeze(1) / n_points], dim=1)
 
     def names(self) -> list[str]:
         """Returns the names of the features."""
         n_lags, n_biases, _ = self.biases.shape
         return [
-            f"lag {lag} kernel {kernel}: share above bias {bias}"
+            f"lag {lag} kernel {kernel}: {pool} {bias}"
+            for pool in POOLS
             for lag in range(n_lags)
             for bias in range(n_biases)
             for kernel in range(N_KERNELS)
@@ -135,3 +161,12 @@ class Kernels(nn.Module):
         n_points = self.count_points(interpolant.span).amax(0)
         # Not int(), which an exported program cannot do.
         return resample(interpolant, self.step, n_points.item())  # type: ignore[arg-type]
+
+
+def _changes(outputs: Tensor) -> Tensor:
+    """Returns the changes of outputs (N, G, K) to the next grid point, 0 for the last point.
+
+    That one is beyond the end of its series.
+    """
+    following = torch.cat([outputs[:, 1:], outputs[:, -1:]], dim=1)
+    return following - outputs

@@ -240,7 +240,7 @@ def _answer_kernel(bank: Bank, rows: _Tensors, clock: _Clock, channel: int) -> _
     step = float(kernels.step)
     n_points = int(clock.span / step) + 2
     grid, inside = resample(at_rows, kernels.step, n_points)
-    shares = kernels(at_rows).view(n_lags, n_biases, N_KERNELS)
+    shares = kernels(at_rows).view(-1, n_lags, n_biases, N_KERNELS)[0]
     reach = (kernels.lags * step * (N_TAPS - 1) / (_REACH * clock.span)).view(-1, 1, 1)
     # Each group of kernels reads a mixture of channels; the fewer, the clearer is the picture.
     reads = kernels.mixtures[:, channel] > 0  # (lags, groups)
