@@ -15,7 +15,8 @@ from latent_morph import (
     SeriesBatch,
     as_series,
 )
-from latent_morph.estimators.classifier import accuracy
+from latent_morph.estimators.classifier import evaluate_classes
+from latent_morph.estimators.monitors import MONITORS
 from latent_morph.estimators.split import split_cases
 from latent_morph.series import Examples
 
@@ -505,7 +506,11 @@ def test_sample_weight_in_validation_and_class_balance():
     weighted = Examples(X, labels=labels, weight=torch.tensor([3.0, 1.0]))
     copied = Examples(X[[0, 0, 0, 1]], labels=labels[[0, 0, 0, 1]])
     model = LatentODEClassifier(**TINY, class_weight="balanced").fit(X, labels)
-    assert accuracy(model.model_, weighted, None, 8) == accuracy(model.model_, copied, None, 8)
+    for monitor in MONITORS:
+        scores = [
+            evaluate_classes(model.model_, part, monitor, None, 8) for part in (weighted, copied)
+        ]
+        np.testing.assert_allclose(*scores, rtol=1e-12)
     codes, weight = labels.numpy(), np.array([3.0, 1.0])
     balanced = model._class_factors(codes.repeat([3, 1]), None)
     torch.testing.assert_close(model._class_factors(codes, weight), balanced)

@@ -11,6 +11,7 @@ from torch import Tensor
 from latent_morph.encoders import EncoderRecipe
 from latent_morph.estimators.decoding import DecodingMixin
 from latent_morph.estimators.labels import LabelMixin
+from latent_morph.estimators.monitors import MONITORS
 from latent_morph.estimators.parameters import CLASSIFIER, Parameter, documented
 from latent_morph.estimators.programs import classifier_program
 from latent_morph.estimators.series_labels import SeriesLabelMixin
@@ -55,7 +56,9 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         max_epochs: int = 40,
         budget: float | None = None,
         patience: int | None = None,
-        validation_fraction: float = 0.1,
+        validation_fraction: float | str = "auto",
+        monitor: str = "log_loss",
+        n_members: int = 1,
         checkpoint: str | Path | None = None,
         resume: bool = False,
         compile: bool = False,
@@ -92,6 +95,8 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         self.budget = budget
         self.patience = patience
         self.validation_fraction = validation_fraction
+        self.monitor = monitor
+        self.n_members = n_members
         self.checkpoint = checkpoint
         self.resume = resume
         self.compile = compile
@@ -104,7 +109,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
     def _validation_score(
         self, model: LatentODE, examples: Examples, class_weight: Tensor | None
     ) -> float:
-        return accuracy(model, examples, class_weight, self.batch_size)
+        return evaluate_classes(model, examples, self.monitor, class_weight, self.batch_size)
 
     def _n_classes(self) -> int:
         return len(self.classes_)
@@ -187,26 +192,33 @@ def class_logits(output: LatentOutput) -> Tensor:
     return output.logits
 
 
-def accuracy(
-    model: LatentODE, examples: Examples, class_weight: Tensor | None, batch_size: int
+def evaluate_classes(
+    model: LatentODE,
+    examples: Examples,
+    monitor: str,
+    class_weight: Tensor | None,
+    batch_size: int,
 ) -> float:
-    """Returns the fraction of labels, of series or of time points, that are predicted correctly.
+    """Returns the score of class probabilities, of series or of time points; higher is better.
 
     Labels have the weights of their series and classes in training, so that balanced class weights
-    give balanced accuracy.
+    turn accuracy into balanced accuracy.
     """
-    correct = total = 0.0
+    probabilities, codes, weights = [], [], []
     size = max(batch_size, 256)
     for start in range(0, len(examples), size):
         part = examples[slice(start, start + size)].trim()
         if part.labels is None:
-            raise ValueError("labels must be given for accuracy, got None")
-        weight = (part.labels >= 0).double()
-        if class_weight is not None:
-            weight = weight * class_weight.double()[part.labels.clamp(min=0)]
+            raise ValueError("labels must be given to score classes, got None")
+        weight = torch.ones_like(part.labels, dtype=torch.float64)
         if part.weight is not None:
             weight = (weight.t() * part.weight).t()  # labels are (N,) or (N, T)
-        is_correct = class_logits(model(part.inputs)).argmax(-1) == part.labels
-        correct += float((weight * is_correct).sum())
-        total += float(weight.sum())
-    return correct / total if total else 0.0
+        if class_weight is not None:
+            weight = weight * class_weight.double()[part.labels.clamp(min=0)]
+        is_known = part.labels >= 0
+        logits = class_logits(model(part.inputs)).detach().double()
+        probabilities.append(logits.softmax(-1)[is_known].cpu())
+        codes.append(part.labels[is_known].cpu())
+        weights.append(weight[is_known].cpu())
+    rows = (torch.cat(each).numpy() for each in (probabilities, codes, weights))
+    return MONITORS[monitor](*rows)

@@ -11,11 +11,11 @@ from latent_morph.bijections.compiling import compile_bijections
 from latent_morph.checks import check_choice
 from latent_morph.encoders import ENCODERS, Encoder, EncoderRecipe
 from latent_morph.estimators.parameters import DTYPES
-from latent_morph.estimators.split import split_cases
+from latent_morph.estimators.split import choose_fraction, split_cases
 from latent_morph.estimators.trained import TrainedEstimator
 from latent_morph.flows import FlowRecipe, resolve_flow
 from latent_morph.losses import LatentODELoss
-from latent_morph.models import Decoder, LatentODE, LatentOutput, PointHead, SeriesHead
+from latent_morph.models import Decoder, Ensemble, LatentODE, LatentOutput, PointHead, SeriesHead
 from latent_morph.seeding import seeded
 from latent_morph.series import Data, Examples, SeriesBatch, SeriesScaler
 from latent_morph.training import train
@@ -44,7 +44,7 @@ class LatentODEBase(TrainedEstimator):
     sample_z0: bool
     time_origin: str
     batch_size: int
-    validation_fraction: float
+    validation_fraction: float | str
     compile: bool
 
     def _scale(self, batch: SeriesBatch) -> SeriesBatch:
@@ -65,13 +65,16 @@ class LatentODEBase(TrainedEstimator):
     ) -> Self:
         seed = self._validate_training()
         self._remember_params()
-        train_cases, val_cases = split_cases(
-            len(batch), self.validation_fraction, seed, strata, groups
-        )
-        factors = None if weight is None else torch.from_numpy(weight / weight[train_cases].mean())
+        fraction = choose_fraction(self.validation_fraction, len(batch), groups, self.patience)
+        # Each member leaves other cases out.
+        n_members = getattr(self, "n_members", 1)
+        seeds = [seed + number for number in range(n_members)]
+        splits = [split_cases(len(batch), fraction, each, strata, groups) for each in seeds]
+        trained_on = np.unique(np.concatenate([train_cases for train_cases, _ in splits]))
+        factors = None if weight is None else torch.from_numpy(weight / weight[trained_on].mean())
         self.scaler_ = SeriesScaler(origin=self.time_origin).fit(
-            batch[train_cases] if target is None else target[train_cases],
-            weight=None if factors is None else factors[train_cases],
+            batch[trained_on] if target is None else target[trained_on],
+            weight=None if factors is None else factors[trained_on],
         )
         if target is not None:
             target = self._scale_target(target, batch.times[:, 0])
@@ -80,23 +83,33 @@ class LatentODEBase(TrainedEstimator):
         if class_weight is not None:
             class_weight = class_weight.to(self.device, self._fitted_dtype())
         examples = Examples(self._scale(batch), target, labels, factors).to(self.device)
-        with seeded(seed):
-            self.model_ = self._new_model().to(self.device)
-            if self.compile:
-                compile_bijections(self.model_)
-        history = train(
-            self.model_,
-            self._loss(class_weight),
-            examples[train_cases],
-            examples[val_cases] if len(val_cases) else None,
-            lambda model, part: self._validation_score(model, part, class_weight),
-            self._make_settings(self.batch_size),
-            seed=seed,
-            callbacks=self._make_callbacks(),
-        )
-        self.n_train_, self.n_val_ = len(train_cases), len(val_cases)
-        self.model_.eval()
-        self._finish(history)
+        members, histories = [], []
+        for number, (member_seed, (train_cases, val_cases)) in enumerate(
+            zip(seeds, splits, strict=True)
+        ):
+            with seeded(member_seed):
+                member = self._new_member().to(self.device)
+                if self.compile:
+                    compile_bijections(member)
+            if number == 0:
+                self.model_ = member  # what an interrupted fit leaves
+            settings = self._make_settings(self.batch_size)
+            histories.append(
+                train(
+                    member,
+                    self._loss(class_weight),
+                    examples[train_cases],
+                    examples[val_cases] if len(val_cases) else None,
+                    lambda model, part: self._validation_score(model, part, class_weight),
+                    settings.of_member(number, n_members),
+                    seed=member_seed,
+                    callbacks=self._make_callbacks(),
+                )
+            )
+            members.append(member)
+        self.model_ = (members[0] if n_members == 1 else Ensemble(members)).eval()
+        self.n_train_, self.n_val_ = (len(part) for part in splits[0])
+        self._finish(histories[0])
         return self
 
     def _scale_target(self, target: SeriesBatch, starts: Tensor) -> SeriesBatch:
@@ -128,7 +141,12 @@ class LatentODEBase(TrainedEstimator):
 
     # Building
 
-    def _new_model(self) -> LatentODE:
+    def _new_model(self) -> LatentODE | Ensemble:
+        n_members = getattr(self, "n_members", 1)
+        members = [self._new_member() for _ in range(n_members)]
+        return members[0] if n_members == 1 else Ensemble(members)
+
+    def _new_member(self) -> LatentODE:
         encoder = self._new_encoder(self.n_channels_)
         flow = resolve_flow(self.ode, self.ode_options)(self.latent_dim)
         decoder = Decoder(

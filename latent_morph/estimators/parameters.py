@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
+from latent_morph.estimators.monitors import MONITORS
 from latent_morph.models.decoders import HEADS
 from latent_morph.training import OPTIMIZERS, SCHEDULES
 
@@ -186,6 +187,27 @@ LATENT: dict[str, Parameter] = TRAINING | {
 
 # Parameters of the classifiers.
 CLASSIFIER: dict[str, Parameter] = LATENT | {
+    "validation_fraction": Parameter(
+        [Interval(Real, 0, 1, closed="left"), StrOptions({"auto"})],
+        'float or "auto"',
+        'Fraction of the series, or of the groups, held out to select the best epoch. "auto" is a '
+        "tenth, but 0 if there are fewer than 1,000 series or if there are groups: then all are "
+        "trained on, and the weights at the end of the schedule are kept. With `patience` it is "
+        "always a tenth. Of fewer than ten series none is held out.",
+    ),
+    "monitor": Parameter(
+        [StrOptions(set(MONITORS))],
+        '{"log_loss", "accuracy", "balanced_accuracy", "roc_auc", "average_precision"}',
+        "The score on validation series that selects the best epoch. The history has the negative "
+        "log loss, so that higher is better.",
+    ),
+    "n_members": Parameter(
+        [COUNT],
+        "int",
+        "Number of models that are trained apart, from different seeds and with different "
+        "validation series, and whose probabilities are averaged. Latent states and "
+        "reconstructions, and the history, are those of the first.",
+    ),
     "head": Parameter(
         [StrOptions(set(HEADS))],
         '{"trajectory+context", "trajectory"}',

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from latent_morph.encoders import Encoding, MorphEncoder
 from latent_morph.flows import Flow, LinearFlow, MorphFlow
 from latent_morph.io.export import Program
-from latent_morph.models import DynamicsModel, LatentODE
+from latent_morph.models import DynamicsModel, Ensemble, LatentODE, average_logits
 from latent_morph.series import SeriesScaler
 
 _SERIES_NOTES = {
@@ -24,7 +24,11 @@ _SERIES_NOTES = {
 
 
 def classifier_program(
-    model: LatentODE, scaler: SeriesScaler, classes: np.ndarray, *, answer: str = "series"
+    model: LatentODE | Ensemble,
+    scaler: SeriesScaler,
+    classes: np.ndarray,
+    *,
+    answer: str = "series",
 ) -> Program:
     """Returns the program `values, times, mask -> probabilities`, like `predict_proba`.
 
@@ -226,16 +230,25 @@ class _LatentProgram(_SeriesProgram):
         return self.flow._trajectory(z0, times.to(self.dtype))
 
 
-class _Classifier(_LatentProgram):
-    def __init__(self, model: LatentODE, scaler: SeriesScaler, answer: str) -> None:
-        super().__init__(model, scaler)
+class _Logits(_LatentProgram):
+    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns logits, and which rows are present (N, T)."""
+        encoding, times, present = self.encode(values, times, mask)
+        trajectory = self.trajectory(encoding.mean, times)
+        return self.model.head(trajectory, encoding.states, present), present  # type: ignore[misc]
+
+
+class _Classifier(nn.Module):
+    def __init__(self, model: LatentODE | Ensemble, scaler: SeriesScaler, answer: str) -> None:
+        super().__init__()
+        members = model.members if isinstance(model, Ensemble) else [model]
+        self.members = nn.ModuleList(_Logits(member, scaler) for member in members)  # type: ignore[arg-type]
         self.answer = answer
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        encoding, times, present = self.encode(values, times, mask)
-        trajectory = self.trajectory(encoding.mean, times)
-        logits = self.model.head(trajectory, encoding.states, present)  # type: ignore[misc]
-        return _format_answer(logits, present, self.answer)
+        outputs = [member(values, times, mask) for member in self.members]
+        logits, present = zip(*outputs, strict=True)
+        return _format_answer(average_logits(logits), present[0], self.answer)
 
 
 class _Reconstructor(_LatentProgram):

@@ -6,6 +6,23 @@ from sklearn.utils.validation import check_consistent_length
 
 from latent_morph.series import Data
 
+# With fewer validation cases than this, an epoch would be chosen by luck.
+LEAST_VALIDATION = 100
+
+
+def choose_fraction(
+    fraction: float | str, n_cases: int, groups: Data, patience: int | None
+) -> float:
+    """Returns the fraction to hold out: for "auto" a tenth, or nothing if that is few cases.
+
+    A group is often a large part of the data, so that with groups nothing is held out either. With
+    `patience`, which needs a validation score, a tenth always is.
+    """
+    if not isinstance(fraction, str):
+        return fraction
+    is_enough = groups is None and 0.1 * n_cases >= LEAST_VALIDATION
+    return 0.1 if is_enough or patience is not None else 0.0
+
 
 def split_cases(
     n_cases: int, fraction: float, seed: int, strata: np.ndarray | None, groups: Data

@@ -2,7 +2,7 @@
 
 from latent_morph.models.decoders import Decoder, Emission, PointHead, SeriesHead
 from latent_morph.models.dynamics import DynamicsModel
-from latent_morph.models.latent_ode import LatentODE, LatentOutput
+from latent_morph.models.latent_ode import Ensemble, LatentODE, LatentOutput, average_logits
 from latent_morph.models.moments import Moments, choose_alpha
 from latent_morph.models.ridge import RidgeChoice, RidgeHead, choose_search_cases
 
@@ -10,6 +10,7 @@ __all__ = [
     "Decoder",
     "DynamicsModel",
     "Emission",
+    "Ensemble",
     "LatentODE",
     "LatentOutput",
     "Moments",
@@ -17,6 +18,7 @@ __all__ = [
     "RidgeChoice",
     "RidgeHead",
     "SeriesHead",
+    "average_logits",
     "choose_alpha",
     "choose_search_cases",
 ]

@@ -1,6 +1,7 @@
-"""LatentODE: encoder, flow, decoder and head."""
+"""LatentODE: encoder, flow, decoder and head; Ensemble of several."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,3 +84,43 @@ class LatentODE(nn.Module):
         if self.head is not None and query_times is None:
             logits = self.head(trajectory, encoding.states, batch.present)
         return LatentOutput(encoding, z0, trajectory, self.decoder(trajectory), logits)
+
+
+class Ensemble(nn.Module):
+    """Latent ODEs with heads, trained apart, whose class probabilities are averaged.
+
+    Latent states and emissions are those of the first, since each has a latent space of its own.
+    """
+
+    def __init__(self, members: Iterable[LatentODE]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the first member."""
+        return self.members[0].encoder  # type: ignore[return-value]
+
+    @property
+    def flow(self) -> Flow:
+        """The flow of the first member."""
+        return self.members[0].flow  # type: ignore[return-value]
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder of the first member."""
+        return self.members[0].decoder  # type: ignore[return-value]
+
+    def forward(self, batch: SeriesBatch, *args: Any, **kwargs: Any) -> LatentOutput:  # noqa: ANN401
+        """Returns the output of the first member, with the logits of all."""
+        outputs = [member(batch, *args, **kwargs) for member in self.members]
+        if outputs[0].logits is None:
+            return outputs[0]
+        return outputs[0]._replace(logits=average_logits([output.logits for output in outputs]))
+
+
+def average_logits(logits: Sequence[Tensor]) -> Tensor:
+    """Returns logits (..., K) of the mean probabilities of several models."""
+    if len(logits) == 1:
+        return logits[0]
+    return torch.stack([each.log_softmax(-1) for each in logits]).logsumexp(0)

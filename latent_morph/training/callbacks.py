@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -40,6 +40,14 @@ class Settings:
     patience: int | None = None
     checkpoint: Path | None = None
     resume: bool = False
+
+    def of_member(self, number: int, n_members: int) -> "Settings":
+        """Returns the settings of one of several models: its own checkpoint and share of time."""
+        path = self.checkpoint
+        if path is not None and number > 0:
+            path = path.with_name(f"{path.stem}-{number}{path.suffix}")
+        budget = None if self.budget is None else self.budget / n_members
+        return replace(self, checkpoint=path, budget=budget)
 
 
 @dataclass
