@@ -155,6 +155,14 @@ def test_read_content_removes_download_with_wrong_digest(tmp_path, website):
     assert not found.path.exists()
 
 
+def test_read_content_warns_where_no_digest_is_known(tmp_path, website):
+    put(tmp_path / "remote" / "toy.csv")
+    found = locate(Source("toy", "toy.csv", url=f"{website}/toy.csv", sha256=None))
+    with pytest.warns(UserWarning, match=f"not verified, .*; this one has {digest(TEXT)}"):
+        assert read_content(found) == TEXT
+    assert found.downloaded and found.path.exists()
+
+
 def test_locate_download_not_found(website):
     with pytest.raises(OSError, match="could not be downloaded .*404"):
         locate(Source("toy", "toy.csv", url=f"{website}/toy.csv"))

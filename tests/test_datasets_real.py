@@ -15,6 +15,7 @@ from latent_morph.datasets import (
     fetch_ecg,
     fetch_physionet,
     files,
+    physionet,
     split_activity,
 )
 from latent_morph.series import from_long
@@ -281,16 +282,17 @@ STAY = """Time,Parameter,Value
 OUTCOMES = "RecordID,SAPS-I,SOFA,Length_of_stay,Survival,In-hospital_death\n{}"
 
 
-def put_stays(home, packed, stays, outcomes="7,6,1,5,-1,0\n12,6,1,5,2,1\n"):
+def put_stays(home, packed, stays, outcomes="7,6,1,5,-1,0\n12,6,1,5,2,1\n", subset="a"):
+    folder = home / "physionet" / f"set-{subset}"
     for name, text in stays.items():
-        put(home / "physionet" / "set-a" / f"{name}.txt", text)
+        put(folder / f"{name}.txt", text)
     if packed:
-        with tarfile.open(home / "physionet" / "set-a.tar.gz", "w:gz") as archive:
-            archive.add(home / "physionet" / "set-a", "set-a")
+        with tarfile.open(folder.with_name(f"{folder.name}.tar.gz"), "w:gz") as archive:
+            archive.add(folder, folder.name)
         for name in stays:
-            (home / "physionet" / "set-a" / f"{name}.txt").unlink()
-        (home / "physionet" / "set-a").rmdir()
-    put(home / "physionet" / "Outcomes-a.txt", OUTCOMES.format(outcomes))
+            (folder / f"{name}.txt").unlink()
+        folder.rmdir()
+    put(home / "physionet" / f"Outcomes-{subset}.txt", OUTCOMES.format(outcomes))
 
 
 @unknown
@@ -332,13 +334,73 @@ def test_physionet_rejects_other_content(home, stays, outcomes, match):
         fetch_physionet(data_home=home)
 
 
+@unknown
+@pytest.mark.parametrize("packed", [False, True])
+def test_physionet_subsets_are_apart(home, packed):
+    for record, subset in enumerate("abc", start=1):
+        text = STAY.replace("RecordID,7", f"RecordID,{record}")
+        put_stays(home, packed, {str(record): text}, f"{record},6,1,5,-1,{record % 2}\n", subset)
+    for _ in range(2):  # parsed, then cached
+        bunches = [fetch_physionet(data_home=home, subset=subset) for subset in "abc"]
+        assert [bunch.record_ids.tolist() for bunch in bunches] == [[1], [2], [3]]
+        assert [bunch.target.tolist() for bunch in bunches] == [[1], [0], [1]]
+        for subset, bunch in zip("abc", bunches, strict=True):
+            assert f"set {subset}:" in bunch.DESCR
+    assert {path.name for path in (home / "physionet").glob("*.npz")} == {
+        "physionet_a.npz", "physionet_b.npz", "physionet_c.npz"
+    }  # fmt: skip
+    assert fetch_physionet(data_home=home).record_ids.tolist() == [1]
+
+
+def test_physionet_says_that_set_b_is_not_verified(home):
+    put_stays(home, True, {"7": STAY}, subset="b")
+    with pytest.warns(UserWarning, match="was not verified, as no SHA-256 of it is known") as seen:
+        fetch_physionet(data_home=home, subset="b")
+    assert len(seen) == 2  # records and outcomes
+
+
+@pytest.mark.parametrize("subset", ["d", "A", None])
+def test_physionet_rejects_unknown_subset(home, subset):
+    with pytest.raises(ValueError, match=f"subset must be one of a, b, c, got {subset!r}"):
+        fetch_physionet(data_home=home, subset=subset)
+
+
+def test_physionet_absent_subset(home):
+    put_stays(home, False, {"7": STAY})
+    with pytest.raises(
+        FileNotFoundError, match=r"physionet/set-c was not found; put it \(or set-c"
+    ):
+        fetch_physionet(data_home=home, subset="c", download_if_missing=False)
+
+
 @needs_files
-def test_physionet_published_files(real):
+@pytest.mark.parametrize(
+    ("subset", "n_times", "outcomes"), [("a", 203, [3446, 554]), ("c", 215, [3415, 585])]
+)
+def test_physionet_published_files(real, subset, n_times, outcomes):
+    if not os.path.exists(os.path.join(REAL, "physionet", f"Outcomes-{subset}.txt")):
+        pytest.skip(f"set {subset} is not there")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        bunch = fetch_physionet(**real)
-    assert bunch.data.shape == (4000, 203, 41)
-    assert np.bincount(bunch.target).tolist() == [3446, 554]
+        bunch = fetch_physionet(subset=subset, **real)
+    assert bunch.data.shape == (4000, n_times, 41)
+    assert bunch.feature_names == physionet.DYNAMIC_NAMES + physionet.STATIC_NAMES
+    assert np.bincount(bunch.target).tolist() == outcomes
     assert bunch.data.mask[:, 0, 37:].float().mean() > 0.85  # known at admission
     assert not bunch.data.mask[:, 1:, 37:].any()
+    assert bunch.data.mask.any((0, 1)).all()  # every channel
     assert bunch.data.times.max() <= 48
+
+
+@needs_files
+def test_physionet_sets_share_channels_and_no_record(real):
+    if not os.path.exists(os.path.join(REAL, "physionet", "Outcomes-c.txt")):
+        pytest.skip("set c is not there")
+    a, c = (fetch_physionet(subset=subset, **real) for subset in "ac")
+    assert a.feature_names == c.feature_names and a.target_names == c.target_names
+    assert not set(a.record_ids) & set(c.record_ids)
+    # A channel in another place would be observed more or less often.
+    for series in (a.data, c.data):
+        assert series.mask.any((0, 1)).all()
+    rates = [bunch.data.mask.float().sum((0, 1)) / 4000 for bunch in (a, c)]
+    torch.testing.assert_close(*rates, rtol=0.15, atol=0.05)

@@ -32,7 +32,8 @@ class Source:
         name: Name of the unpacked file, such as "mitbih_train.csv".
         packed: Names under which the same content is accepted in an archive.
         url: Address of a download without an account, or None.
-        sha256: Known digests of the unpacked content.
+        sha256: Known digests of the unpacked content, or None if none is known: the content is
+            then read unverified, downloaded or not, with a warning.
         home: The publisher's page, for error messages.
     """
 
@@ -40,7 +41,7 @@ class Source:
     name: str
     packed: tuple[str, ...] = ()
     url: str | None = None
-    sha256: tuple[str, ...] = ()
+    sha256: tuple[str, ...] | None = ()
     home: str = ""
 
 
@@ -179,8 +180,15 @@ def _verify(located: LocatedSource, contents: Iterable[bytes]) -> None:
     digest = hashlib.sha256()
     for content in contents:
         digest.update(content)
-    actual = digest.hexdigest()
-    if actual in located.source.sha256:
+    actual, known = digest.hexdigest(), located.source.sha256
+    if known is None:
+        warnings.warn(
+            f"the content of {located.path} was not verified, as no SHA-256 of it is known; "
+            f"this one has {actual}",
+            stacklevel=4,
+        )
+        return
+    if actual in known:
         return
     message = f"the content of {located.path} has the unknown SHA-256 {actual}"
     if located.downloaded:

@@ -1,4 +1,4 @@
-"""PhysioNet 2012, set a: 4,000 intensive care stays, labelled by death in hospital."""
+"""PhysioNet 2012: sets of 4,000 intensive care stays, labelled by death in hospital."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import Bunch
 
+from latent_morph.checks import check_choice
 from latent_morph.datasets.bunches import as_bunch
 from latent_morph.datasets.cache import Arrays, load_cached
 from latent_morph.datasets.files import LocatedSource, Source, locate, read_content, read_folder
@@ -27,24 +28,21 @@ _MISSING_IS_MINUS_ONE = {*STATIC_NAMES, "Weight"}
 _VERSION = 1
 _HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
 _FILES = "https://physionet.org/files/challenge-2012/1.0.0/"
-_RECORDS = Source(
-    dataset="physionet",
-    name="set-a",
-    packed=("set-a.tar.gz", "set-a.zip"),
-    url=_FILES + "set-a.tar.gz",
-    sha256=("998cdda0813ade746f87a52bf195dea3e045de92a008fe921db65578f6df2848",),
-    home=_HOME,
-)
-_OUTCOMES = Source(
-    dataset="physionet",
-    name="Outcomes-a.txt",
-    packed=("Outcomes-a.txt.gz",),
-    url=_FILES + "Outcomes-a.txt",
-    sha256=("2613ea60ccda29f87571a7d6b09ad130858a8ccd66325bd073365925026883c2",),
-    home=_HOME,
-)
+# Digests of the records and of the outcomes of each set. No copy of set b was at hand, so that its
+# digests are unknown and its files were never read.
+_DIGESTS: dict[str, tuple[tuple[str, ...] | None, tuple[str, ...] | None]] = {
+    "a": (
+        ("998cdda0813ade746f87a52bf195dea3e045de92a008fe921db65578f6df2848",),
+        ("2613ea60ccda29f87571a7d6b09ad130858a8ccd66325bd073365925026883c2",),
+    ),
+    "b": (None, None),
+    "c": (
+        ("4e4973805e0ad01ea43d432320017eb1d0413903963a24953f04fbf4ec051b6c",),
+        ("0b32dcb7753c0f18f2f5fde498a28618b8879c5e527ce0dae8ad120dd7e205c9",),
+    ),
+}
 _DESCR = """\
-PhysioNet/Computing in Cardiology Challenge 2012, set a: the first 48 hours of intensive
+PhysioNet/Computing in Cardiology Challenge 2012, set {subset}: the first 48 hours of intensive
 care stays, 37 parameters measured at irregular times (weight among them) and four facts known at
 admission. About one in seven patients died in hospital."""
 
@@ -55,8 +53,14 @@ def fetch_physionet(
     download_if_missing: bool = True,
     return_X_y: bool = False,
     as_frame: bool = False,
+    subset: str = "a",
 ) -> Bunch | tuple[Any, Any]:
     """Loads set a from set-a.tar.gz, set-a.zip or the folder set-a, and Outcomes-a.txt.
+
+    Sets b and c are read from files named in the same way, and have the same channels in the same
+    order. The challenge's own test is to learn on a and to be scored on c; read c once, at the
+    end. Set b is not verified, as no checksum of its files is known, and reading it was tried
+    on generated files only.
 
     Age, gender, height and type of unit are channels observed at time 0 only. For them and for
     weight, -1 means missing. Several values of one parameter at one time are averaged.
@@ -66,6 +70,7 @@ def fetch_physionet(
         download_if_missing: Whether to download the files if no folder has them.
         return_X_y: Return `(data, target)` only.
         as_frame: Return pandas objects; see `datasets.bunches.as_bunch`.
+        subset: "a", "b" or "c".
 
     Returns:
         Bunch with `data`, SeriesBatch (N, T, 41), times in hours since admission; `target` (N,)
@@ -75,14 +80,15 @@ def fetch_physionet(
 
     Raises:
         OSError: A file is absent or broken.
-        ValueError: A file has other content.
+        ValueError: `subset` is unknown, or a file has other content.
     """
+    check_choice("subset", subset, _DIGESTS)
     located = [
         locate(source, data_home=data_home, download_if_missing=download_if_missing)
-        for source in (_RECORDS, _OUTCOMES)
+        for source in _make_sources(subset)
     ]
     arrays = load_cached(
-        "physionet_a", _VERSION, located, lambda: _build(*located), data_home=data_home
+        f"physionet_{subset}", _VERSION, located, lambda: _build(*located), data_home=data_home
     )
     data = pack_rows(
         arrays["case"], arrays["minutes"] / 60.0, arrays["values"], len(arrays["died"])
@@ -95,8 +101,32 @@ def fetch_physionet(
         feature_names=list(FEATURE_NAMES),
         target_names=["survived", "died"],
         record_ids=arrays["record_ids"],
-        DESCR=_DESCR,
+        DESCR=_DESCR.format(subset=subset),
         source="real",
+    )
+
+
+def _make_sources(subset: str) -> tuple[Source, Source]:
+    """Makes the sources of the records and of the outcomes of a set."""
+    records, outcomes = f"set-{subset}", f"Outcomes-{subset}.txt"
+    digests_of_records, digests_of_outcomes = _DIGESTS[subset]
+    return (
+        Source(
+            dataset="physionet",
+            name=records,
+            packed=(f"{records}.tar.gz", f"{records}.zip"),
+            url=f"{_FILES}{records}.tar.gz",
+            sha256=digests_of_records,
+            home=_HOME,
+        ),
+        Source(
+            dataset="physionet",
+            name=outcomes,
+            packed=(f"{outcomes}.gz",),
+            url=_FILES + outcomes,
+            sha256=digests_of_outcomes,
+            home=_HOME,
+        ),
     )
 
 
