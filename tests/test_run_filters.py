@@ -70,6 +70,20 @@ def test_run_filter_bank_writes_record_and_figures(dataset, words, tmp_path, cap
     assert "epochs" not in printed
 
 
+@pytest.mark.skipif(
+    not os.path.exists(
+        os.path.join(os.environ.get("LATENT_MORPH_DATA", ""), "physionet", "Outcomes-c.txt")
+    ),
+    reason="LATENT_MORPH_DATA names no folder with set c",
+)
+def test_run_filter_bank_on_set_c(tmp_path):
+    assert run("--dataset", "physionet", "--protocol", "a-c", out=tmp_path) == 0
+    record = record_in(tmp_path / "physionet-filter-bank")
+    assert (record["n_train"], record["n_test"]) == (60, 60)
+    assert (record["protocol"], record["source"]) == ("a-c", "real")
+    assert np.isfinite(record["metrics"]["test"]["roc_auc"])
+
+
 def test_run_filter_bank_saved_model_has_recorded_score(tmp_path):
     run("--dataset", "ecg", *STAND_IN, out=tmp_path)
     folder = tmp_path / "ecg-filter-bank"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.utils import Bunch
 
 from latent_morph import (
     FLOWS,
@@ -24,6 +25,7 @@ from latent_morph.experiments.presets import PRESETS
 from latent_morph.experiments.problem import Problem, Request
 from latent_morph.experiments.registry import TASKS, get_learner
 from latent_morph.experiments.task import Task
+from latent_morph.series import as_series
 from latent_morph.training import TrainingError
 from run_models import main
 
@@ -247,6 +249,49 @@ def test_missing_file_gets_stand_in_unless_source_is_real(tmp_path, capsys, monk
     assert run("--dataset", "activity", "--source", "real", out=tmp_path / "other") == 1
     assert "no ConfLongDemo_JSI.txt anywhere" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+def fetch_stays(subset="a", **_):
+    """Six stays of set a, or five of set c, whose one value is 100 or 300 plus their number."""
+    n_cases, base = {"a": (6, 100), "c": (5, 300)}[subset]
+    return Bunch(
+        data=as_series(base + np.arange(n_cases, dtype=float)[:, None, None]),
+        target=np.arange(n_cases) % 2,
+        feature_names=["HR"],
+        target_names=["survived", "died"],
+        source="real",
+    )
+
+
+@pytest.mark.parametrize(
+    ("n_cases", "n_train", "n_test"), [(None, 6, 5), (5, 3, 2), (4, 2, 2), (99, 6, 5)]
+)
+def test_physionet_a_c_learns_on_a_and_tests_on_c(n_cases, n_train, n_test, monkeypatch):
+    monkeypatch.setattr(datasets, "fetch_physionet", fetch_stays)
+    problem = TASKS["physionet"].load(Request(protocol="a-c", n_cases=n_cases))
+    train, test = (X.values.ravel().numpy() for X in (problem.train_X, problem.test_X))
+    assert set(train) <= set(range(100, 106)) and set(test) <= set(range(300, 305))
+    assert (len(set(train)), len(set(test))) == (len(train), len(test)) == (n_train, n_test)
+    assert problem.train_y.tolist() == (train % 2).tolist()
+    assert problem.test_y.tolist() == (test % 2).tolist()
+    assert problem.protocol == "a-c"
+
+
+def test_physionet_splits_set_a_by_default(monkeypatch):
+    def fetch(**options):
+        assert "subset" not in options
+        return fetch_stays()
+
+    monkeypatch.setattr(datasets, "fetch_physionet", fetch)
+    problem = TASKS["physionet"].load(Request())
+    values = [*problem.train_X.values.ravel(), *problem.test_X.values.ravel()]
+    assert sorted(map(int, values)) == list(range(100, 106))
+    assert problem.protocol == "random" == next(iter(TASKS["physionet"].protocols))
+
+
+def test_physionet_rejects_unknown_protocol():
+    with pytest.raises(ValueError, match="protocol must be one of random, a-c, got 'a-b'"):
+        TASKS["physionet"].load(Request(protocol="a-b"))
 
 
 @pytest.mark.parametrize(

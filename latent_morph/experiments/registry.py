@@ -107,8 +107,23 @@ def _load_ecg(request: Request) -> Problem:
 
 
 def _load_physionet(request: Request) -> Problem:
+    protocol = check_choice("protocol", request.protocol or "random", _PHYSIONET)
+
     def fetch() -> Problem:
         bunch: Any = datasets.fetch_physionet(data_home=request.data_home)
+        if protocol == "a-c":
+            test_bunch: Any = datasets.fetch_physionet(data_home=request.data_home, subset="c")
+            n_train = n_test = None
+            if request.n_cases is not None:  # of both sets together, which have the same size
+                n_test = request.n_cases // 2
+                n_train = request.n_cases - n_test
+            return _split(
+                bunch,
+                _choose(len(bunch.data), n_train, request.seed),
+                _choose(len(test_bunch.data), n_test, request.seed),
+                test_bunch=test_bunch,
+                protocol=protocol,
+            )
         chosen = _choose(len(bunch.data), request.n_cases, request.seed)
         train, test = train_test_split(
             chosen, test_size=0.2, random_state=request.seed, stratify=bunch.target[chosen]
@@ -229,6 +244,7 @@ _DEMONSTRATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 _RANDOM = {"random": "a random 20 % of the series are for testing"}
+_PHYSIONET = _RANDOM | {"a-c": "all of set a is for training and all of set c for testing"}
 _STANDARD = {"standard": "the equations of the literature"}
 _LONG = {"n_times": 201, "start": (-3.1, -1.15, 8.15), "interval": (0, 5)}
 _PRINTED = {"printed": "the equations as printed in the paper"}
@@ -326,7 +342,7 @@ TASKS: dict[str, Task] = {
             "filter-bank": FilterBankLearner(estimator=FilterBankClassifier),
         },
         metric="accuracy",
-        protocols=_RANDOM,
+        protocols=_PHYSIONET,
     ),
     "lotka_volterra": _dynamics_task(
         # Test starts are outside the training range, for which a small clamp is more robust. Sizes
