@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, precision_recall_curve, precision_score, recall_score
 
 from latent_morph import FilterBankClassifier, FilterBankPointClassifier
 from latent_morph.experiments import cli, report
@@ -15,6 +15,7 @@ from latent_morph.experiments.classification import (
     compute_calibration_error,
     compute_log_loss,
     compute_metrics,
+    event_1_score,
 )
 from latent_morph.experiments.filters import FilterBankLearner
 from latent_morph.experiments.problem import Problem
@@ -58,7 +59,8 @@ def test_run_filter_bank_writes_record_and_figures(dataset, words, tmp_path, cap
     assert not {"head", "ode", "random_state"} & set(record["params"])
     scores = record["metrics"]["test"]
     assert {"accuracy", "log_loss", "calibration_error"} <= set(scores)
-    assert {"roc_auc", "average_precision", "brier"} <= set(scores) or dataset != "physionet"
+    binary = {"roc_auc", "average_precision", "brier", "event_1"}
+    assert binary <= set(scores) or dataset != "physionet"
     assert all(np.isfinite(score) for score in scores.values())
     files = {path.name for path in folder.iterdir()}
     figures = {"confusion.png", "example.png", "filters.png"}
@@ -81,7 +83,7 @@ def test_run_filter_bank_on_set_c(tmp_path):
     record = record_in(tmp_path / "physionet-filter-bank")
     assert (record["n_train"], record["n_test"]) == (60, 60)
     assert (record["protocol"], record["source"]) == ("a-c", "real")
-    assert np.isfinite(record["metrics"]["test"]["roc_auc"])
+    assert 0 <= record["metrics"]["test"]["event_1"] <= 1
 
 
 def test_run_filter_bank_saved_model_has_recorded_score(tmp_path):
@@ -240,8 +242,48 @@ def test_binary_metrics_are_of_second_class():
     assert scores["roc_auc"] == scores["average_precision"] == 1
     assert scores["brier"] == pytest.approx((0.01 + 0.04 + 0.36 + 0.01) / 4)
     assert scores["accuracy"] == 0.75
+    assert scores["event_1"] == 0.5  # the two largest are flagged, as the sum is 1.8
     only_zeros = compute_metrics(predicted, make_problem(np.zeros(4, int)))
-    assert "roc_auc" not in only_zeros and "log_loss" in only_zeros
+    assert not {"roc_auc", "event_1"} & set(only_zeros) and "log_loss" in only_zeros
+
+
+@pytest.mark.parametrize(
+    ("truth", "probability", "score"),
+    [
+        pytest.param([1, 1, 0, 0], [0.9, 0.8, 0.2, 0.1], 1, id="all right"),
+        pytest.param([0, 0, 1, 1], [0.9, 0.8, 0.2, 0.1], 0, id="all wrong"),
+        # Three are flagged, two of them rightly, of four positives: 2/4 < 2/3.
+        pytest.param([1, 1, 0, 1, 1], [0.9, 0.8, 0.7, 0.4, 0.3], 2 / 4, id="recall"),
+        # Three are flagged, two of them rightly, of two positives: 2/3 < 1.
+        pytest.param([1, 0, 1, 0, 0], [0.9, 0.8, 0.7, 0.4, 0.3], 2 / 3, id="precision"),
+        # The sum 1.2 stands for one; two are equal and are both flagged.
+        pytest.param([1, 0, 0], [0.5, 0.5, 0.2], 1 / 2, id="ties"),
+        pytest.param([0, 0, 0, 1], [0.25] * 4, 1 / 4, id="constant"),
+        pytest.param([1, 0, 0], [0.2, 0.1, 0.1], 0, id="none flagged"),
+        pytest.param([1, 0], [1.0, 1.0], 1 / 2, id="all flagged"),
+    ],
+)
+def test_event_1_score_of_known_cases(truth, probability, score):
+    truth, probability = np.array(truth, bool), np.array(probability)
+    assert event_1_score(truth, probability) == pytest.approx(score)
+    assert event_1_score(truth[::-1], probability[::-1]) == pytest.approx(score)
+
+
+def test_event_1_score_is_smaller_of_recall_and_precision_and_near_their_best():
+    rng = np.random.default_rng(0)
+    probability = rng.beta(0.5, 3, 4000)  # as rare as deaths
+    truth = rng.random(4000) < probability  # calibrated
+    score = event_1_score(truth, probability)
+    flagged = probability >= np.sort(probability)[-round(probability.sum())]
+    assert score == min(recall_score(truth, flagged), precision_score(truth, flagged))
+    precision, recall, _ = precision_recall_curve(truth, probability)
+    best = np.minimum(precision, recall).max()
+    assert best - 0.03 < score <= best
+
+
+def test_event_1_score_needs_a_positive_case():
+    with pytest.raises(ValueError, match="truth must have a positive case, got none of 3"):
+        event_1_score(np.zeros(3, bool), np.full(3, 0.5))
 
 
 def test_metrics_of_time_points_are_those_of_all_points():
