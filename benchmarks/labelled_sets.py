@@ -129,6 +129,8 @@ SETS = {
     "BasicMotions": _from_aeon("BasicMotions"),
     "JapaneseVowels": _from_aeon("JapaneseVowels", is_stretched=True),
     "PickupGesture": _from_aeon("PickupGestureWiimoteZ", is_stretched=True),
+    "OSULeaf": _from_aeon("OSULeaf"),
+    "ACSF1": _from_aeon("ACSF1"),
     "PLAID": LabelledSet(_load_plaid, is_stretched=True),
     "PhysioNet": LabelledSet(_load_physionet, n_splits=5, is_folded=True, kind="ranked series"),
     "Human Activity": LabelledSet(_load_activity, n_splits=5, kind="points"),
