@@ -16,7 +16,13 @@ from latent_morph.bijections import (
     Inverted,
     make_inn,
 )
-from latent_morph.encoders import Encoder, GRUODEEncoder, MorphEncoder
+from latent_morph.encoders import (
+    AttentionEncoder,
+    Encoder,
+    GRUDecayEncoder,
+    GRUODEEncoder,
+    MorphEncoder,
+)
 from latent_morph.flows import FLOWS, METHODS, Flow, FlowRecipe
 
 DIM = 3
@@ -101,6 +107,15 @@ ALL_ENCODERS: dict[str, Callable[[int, int, FlowRecipe], Encoder]] = {
     ),
     "morph-pooled": lambda n_channels, latent_dim, recipe: MorphEncoder(
         n_channels, latent_dim, hidden_dim=4, layers=2, pool=3
+    ),
+    "gru-decay": lambda n_channels, latent_dim, recipe: GRUDecayEncoder(
+        n_channels, latent_dim, hidden_dim=4
+    ),
+    "gru-decay-forward": lambda n_channels, latent_dim, recipe: GRUDecayEncoder(
+        n_channels, latent_dim, hidden_dim=4, bidirectional=False
+    ),
+    "attention": lambda n_channels, latent_dim, recipe: AttentionEncoder(
+        n_channels, latent_dim, hidden_dim=4, n_reference=5, embed_dim=8
     ),
 }
 

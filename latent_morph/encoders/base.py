@@ -50,3 +50,9 @@ class Encoder(nn.Module, abc.ABC):
     @abc.abstractmethod
     def _encode(self, values: Tensor, times: Tensor, mask: Tensor) -> Encoding:
         """`forward` on a checked batch: (N, T, C), non-decreasing times (N, T), (N, T, C)."""
+
+
+def find_first_time(times: Tensor, observed: Tensor) -> Tensor:
+    """Returns (N,) the time of the first observed row of (N, T), 0 if there is none."""
+    first = times.gather(1, observed.int().argmax(1, keepdim=True)).squeeze(1)
+    return first * observed.any(1)

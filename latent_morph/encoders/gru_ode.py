@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from latent_morph.encoders.base import Encoder, Encoding
+from latent_morph.encoders.base import Encoder, Encoding, find_first_time
 from latent_morph.flows import Flow, FlowRecipe
 from latent_morph.nn import mlp
 
@@ -60,7 +60,7 @@ class GRUODEEncoder(Encoder):
         last, path = self.backward_sweep(
             rows.flip(0), observed.flip(0), torch.cat([no_gap, gaps.flip(0)])
         )
-        lead_time = _find_first_time(times, is_observed).abs().to(rows)
+        lead_time = find_first_time(times, is_observed).abs().to(rows)
         ends.append(self.backward_sweep.drift(last, lead_time))
         states.append(path.flip(0))
         if self.forward_sweep is not None:
@@ -121,9 +121,3 @@ class _Sweep(nn.Module):
         state_gates, state_candidate = self.from_state(state).split([2 * n, n], dim=-1)
         reset, update = torch.sigmoid(gates + state_gates).split(n, dim=-1)
         return update * (torch.tanh(torch.addcmul(candidate, reset, state_candidate)) - state)
-
-
-def _find_first_time(times: Tensor, observed: Tensor) -> Tensor:
-    """Returns (N,) the time of each series' first observation, 0 if it has none."""
-    first = times.gather(1, observed.int().argmax(1, keepdim=True)).squeeze(1)
-    return first * observed.any(1)

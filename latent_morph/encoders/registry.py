@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from latent_morph.encoders.attention import AttentionEncoder
 from latent_morph.encoders.base import Encoder
+from latent_morph.encoders.gru_decay import GRUDecayEncoder
 from latent_morph.encoders.gru_ode import GRUODEEncoder
 from latent_morph.encoders.morph import MorphEncoder
 from latent_morph.flows import FlowRecipe, resolve_flow
@@ -42,7 +44,13 @@ def gru_ode(
 
 
 ENCODERS: Registry[EncoderRecipe] = Registry(
-    "encoder", {"morph": MorphEncoder, "gru-ode": gru_ode}
+    "encoder",
+    {
+        "morph": MorphEncoder,
+        "gru-ode": gru_ode,
+        "gru-decay": GRUDecayEncoder,
+        "attention": AttentionEncoder,
+    },
 )
 
 
