@@ -1,4 +1,4 @@
-"""Fully connected networks and dropout."""
+"""Fully connected networks, dropout and an initialiser."""
 
 import torch
 from torch import Tensor, nn
@@ -61,3 +61,15 @@ def dropout(x: Tensor, p: float, *, training: bool) -> Tensor:
     words.random_(torch.iinfo(torch.int64).min, None)
     keep = words.view(torch.uint8)[: x.numel()].view(x.shape) < n_kept
     return x * keep.to(x.dtype).mul_(256 / max(1, n_kept))
+
+
+def init_input_weights(gru: nn.GRU | nn.GRUCell) -> None:
+    """Draws the weights of the inputs within 1 / sqrt(number of inputs), as `nn.Linear` does.
+
+    torch draws them within 1 / sqrt(hidden size). With few inputs and many units, states then
+    start almost independent of the inputs, and the first epochs learn nothing.
+    """
+    for name, parameter in gru.named_parameters():
+        if name.startswith("weight_ih"):
+            bound = parameter.shape[1] ** -0.5
+            nn.init.uniform_(parameter, -bound, bound)

@@ -6,6 +6,8 @@ import torch
 from helpers import ALL_ENCODERS, DIM, TOLERANCE, build_encoder
 from test_recurrence import reference
 
+from latent_morph.encoders import ENCODERS, AttentionEncoder, GRUDecayEncoder
+from latent_morph.encoders.attention import average_observed
 from latent_morph.series import SeriesBatch, as_series, insert_rows
 
 NAN = float("nan")
@@ -163,6 +165,35 @@ def test_encoder_rejects_other_channels(name):
         build_encoder(name, n_channels=5)(ragged_batch())
 
 
+@encoders
+def test_encoder_in_float32_is_close_to_float64(name):
+    batch, encoder = ragged_batch(), build_encoder(name)
+    double = encoder(batch)
+    single = encoder.float()(batch.to(dtype=torch.float32))
+    for part, expected in zip(single, double, strict=True):
+        assert part.dtype == torch.float32
+        torch.testing.assert_close(part.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@encoders
+def test_encoder_state_dict_determines_encoding(name):
+    batch, encoder = ragged_batch(), build_encoder(name)
+    state = {key: value.clone() for key, value in encoder.state_dict().items()}
+    expected = encoder(batch)
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.mul_(0.5)
+    assert (encoder(batch).mean - expected.mean).abs().max() > 1e-6
+    encoder.load_state_dict(state)
+    assert_equal_encodings(encoder(batch), expected, tolerance=0)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoder_recipe_takes_three_sizes(name):
+    encoding = ENCODERS[name](2, DIM, 8).double().eval()(ragged_batch())
+    assert encoding.mean.shape == (3, DIM) and encoding.states.shape[:2] == (3, 5)
+
+
 @pytest.mark.parametrize("name", ["morph", "morph-pooled"])
 def test_morph_encoder_equals_step_by_step_reference(name, monkeypatch):
     """States and gradients, against a loop that autograd records step by step."""
@@ -188,3 +219,193 @@ def test_morph_encoder_long_series_and_extreme_gaps_stay_finite(gap):
     reduce_encoding(encoding, batch.present).backward()
     assert all(part.isfinite().all() for part in encoding)
     assert all(p.grad.isfinite().all() for p in encoder.parameters())
+
+
+# GRUDecayEncoder
+
+
+def as_rows(batch):
+    """Values, times and mask, time-major."""
+    return (part.transpose(0, 1) for part in (batch.values, batch.times, batch.mask))
+
+
+def test_gru_decay_fills_missing_values_by_decay_towards_the_mean():
+    batch = as_series(
+        [
+            (
+                [0.0, 0.5, 2.0, 2.5, 1e3],
+                [[2.0, NAN], [NAN, NAN], [-1.0, 3.0], [NAN, NAN], [NAN, 1.0]],
+            )
+        ],
+        dtype=torch.float64,
+    )
+    sweep = build_encoder("gru-decay").forward_sweep
+    with torch.no_grad():
+        sweep.value_decay.rates.copy_(torch.tensor([0.7, 3.0]))
+        sweep.value_decay.offsets.copy_(torch.tensor([0.1, -0.5]))
+    filled = sweep.fill_missing(*as_rows(batch)).squeeze(1)
+    expected = [
+        [2.0, 0.0],  # a channel that was never observed reads as the mean
+        [2.0 * np.exp(-0.7 * 0.5 - 0.1), 0.0],
+        [-1.0, 3.0],
+        [-np.exp(-0.7 * 0.5 - 0.1), 3.0 * np.exp(-3.0 * 0.5 + 0.5)],
+        [0.0, 1.0],  # and so does one that was observed long ago
+    ]
+    torch.testing.assert_close(filled, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_gru_decay_never_grows():
+    """A negative rate, or a negative offset at a small age, keeps the last value."""
+    batch = as_series([([0.0, 0.5], [[2.0, 3.0], [NAN, NAN]])], dtype=torch.float64)
+    sweep = build_encoder("gru-decay").forward_sweep
+    with torch.no_grad():
+        sweep.value_decay.rates.copy_(torch.tensor([-4.0, 1.0]))
+        sweep.value_decay.offsets.copy_(torch.tensor([0.0, -0.5]))
+    filled = sweep.fill_missing(*as_rows(batch))
+    torch.testing.assert_close(filled[1], batch.values[:, 0])
+
+
+def test_gru_decay_state_at_query_is_last_state_decayed():
+    encoder, batch = build_encoder("gru-decay-forward"), ragged_batch()
+    query = torch.tensor([[0.6, 5.0]] * 3, dtype=torch.float64)
+    queried, rows = insert_rows(batch, query)
+    decay = encoder.forward_sweep.state_decay
+    states = encoder(queried).states[0]
+    # The row at 0.4 is without an observation: the last state is the one at 0.3.
+    for row, since, age in ((rows[0, 0], 1, 0.3), (rows[0, 1], 4, 5.0 - 0.9)):
+        factor = torch.exp(-(decay.rates * age + decay.offsets).clamp(min=0))
+        torch.testing.assert_close(states[row], states[since] * factor)
+
+
+def test_gru_decay_equals_plain_loop():
+    encoder, batch = build_encoder("gru-decay"), ragged_batch()
+    encoding = encoder(batch)
+    for case, length in enumerate(batch.lengths.tolist()):
+        times, ends, states = batch.times[case], [], []
+        for sweep, order in (
+            (encoder.forward_sweep, range(length)),
+            (encoder.backward_sweep, range(length - 1, -1, -1)),
+        ):
+            state, last_row, last = torch.zeros(4, dtype=torch.float64), None, {}
+            path = {}
+            for k in order:
+                age = 0.0 if last_row is None else (times[k] - times[last_row]).abs()
+                rate = sweep.state_decay.rates * age + sweep.state_decay.offsets
+                path[k] = state * torch.exp(-rate.clamp(min=0))
+                inputs = []
+                for channel in range(2):
+                    if batch.mask[case, k, channel]:
+                        last[channel] = k
+                    j = last.get(channel)
+                    if j is None:
+                        inputs.append(torch.zeros((), dtype=torch.float64))
+                    elif j == k:
+                        inputs.append(batch.values[case, k, channel])
+                    else:
+                        decay = sweep.value_decay
+                        gap = (times[k] - times[j]).abs()
+                        rate = decay.rates[channel] * gap + decay.offsets[channel]
+                        inputs.append(
+                            batch.values[case, j, channel] * torch.exp(-rate.clamp(min=0))
+                        )
+                if batch.mask[case, k].any():
+                    row = torch.cat([torch.stack(inputs), batch.mask[case, k].double()])
+                    path[k] = state = sweep.cell(row, path[k])
+                    last_row = k
+            ends.append(state)
+            states.append(torch.stack([path[k] for k in range(length)]))
+        first = times[batch.mask[case].any(-1)][:1]
+        mean, _ = encoder.posterior(torch.cat([*ends, first])).chunk(2)
+        torch.testing.assert_close(encoding.mean[case], mean)
+        torch.testing.assert_close(encoding.states[case, :length], torch.cat(states, dim=-1))
+
+
+@pytest.mark.parametrize("gap", [1e-6, 1e6])
+@pytest.mark.parametrize("name", ["gru-decay", "attention"])
+def test_encoders_of_the_literature_stay_finite_at_extreme_gaps(name, gap):
+    times = gap * np.arange(200)
+    batch = as_series([(times, np.ones((200, 2)))], dtype=torch.float32)
+    encoder = build_encoder(name).float()
+    encoding = encoder(batch)
+    reduce_encoding(encoding, batch.present).backward()
+    assert all(part.isfinite().all() for part in encoding)
+    assert all(p.grad.isfinite().all() for p in encoder.parameters())
+
+
+# AttentionEncoder
+
+
+def test_attention_averages_are_a_softmax_per_channel_over_its_observed_rows():
+    batch, encoder = ragged_batch(), build_encoder("attention")
+    weights = encoder.attention(encoder.reference_times, batch.times)
+    averages, shares = average_observed(weights, batch.values, batch.mask)
+    scores = weights.log().unsqueeze(-1)  # (N, K, R, T, 1)
+    mask = batch.mask[:, None, None]
+    probabilities = scores.masked_fill(~mask, -torch.inf).softmax(-2)
+    torch.testing.assert_close(averages, (probabilities * batch.values[:, None, None]).sum(-2))
+    row_mask = mask.any(-1, keepdim=True)
+    row_probabilities = scores.masked_fill(~row_mask, -torch.inf).softmax(-2)
+    torch.testing.assert_close(shares, (row_probabilities * mask).sum(-2))
+
+
+def test_attention_gives_zeros_for_a_channel_without_observations():
+    batch = as_series([([0.0, 0.6], [[2.0, NAN], [5.0, NAN]])], dtype=torch.float64)
+    weights = torch.rand(1, 2, 3, 2, dtype=torch.float64) + 0.1
+    averages, shares = average_observed(weights, batch.values, batch.mask)
+    assert not averages[..., 1].any() and not shares[..., 1].any()
+    expected = (weights @ torch.tensor([2.0, 5.0], dtype=torch.float64)) / weights.sum(-1)
+    torch.testing.assert_close(averages[..., 0], expected)
+    torch.testing.assert_close(shares[..., 0], torch.ones_like(expected))
+
+
+def test_attention_of_one_observation_is_its_value_however_little_its_weight():
+    """Even if another channel is observed where the weight is the largest possible."""
+    values = torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])
+    mask = torch.tensor([[[True, False], [False, True]]])
+    weights = torch.tensor([-30.0, 30.0]).exp().expand(1, 1, 1, 2)
+    averages, _ = average_observed(weights, values, mask)
+    torch.testing.assert_close(averages.flatten(), torch.tensor([3.0, 4.0]))
+
+
+def test_attention_starts_local_in_time():
+    torch.manual_seed(0)
+    encoder = AttentionEncoder(1, DIM)
+    weights = encoder.attention(encoder.reference_times, encoder.reference_times[None])[0]
+    assert (weights.argmax(-1) - torch.arange(32)).abs().max() <= 2
+
+
+def test_attention_scores_are_bounded():
+    encoder = build_encoder("attention").float()
+    with torch.no_grad():
+        encoder.attention.query.weight.mul_(1e4)
+    weights = encoder.attention(encoder.reference_times, torch.linspace(-9, 9, 50)[None])
+    assert weights.min() >= np.exp(-30.001) and weights.max() <= np.exp(30.001)
+    batch = ragged_batch().to(dtype=torch.float32)
+    assert all(part.isfinite().all() for part in encoder(batch))
+
+
+def test_attention_states_are_linear_between_reference_times_and_constant_outside():
+    encoder, batch = build_encoder("attention"), ragged_batch()[[2]]
+    query = torch.tensor([[-3.0, 0.0, 0.25, 0.35, 0.5, 0.75, 1.0, 4.0]], dtype=torch.float64)
+    queried, rows = insert_rows(batch, query)
+    before, zero, first, inside, second, third, one, after = encoder(queried).states[0, rows[0]]
+    torch.testing.assert_close(inside, 0.6 * first + 0.4 * second)
+    torch.testing.assert_close(before, zero)
+    torch.testing.assert_close(after, one)
+    assert (first - second).abs().max() > 1e-3 and (third - one).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("encoder", "options", "match"),
+    [
+        (AttentionEncoder, {"n_reference": 1}, "n_reference must be at least 2, got 1"),
+        (AttentionEncoder, {"heads": 0}, "heads must be at least 1, got 0"),
+        (AttentionEncoder, {"embed_dim": 1}, "embed_dim must be at least 2, got 1"),
+        (AttentionEncoder, {"heads": 3}, "embed_dim must be a multiple of heads = 3, got 32"),
+        (AttentionEncoder, {"hidden_dim": 0}, "hidden_dim must be at least 1, got 0"),
+        (GRUDecayEncoder, {"hidden_dim": 0}, "hidden_dim must be at least 1, got 0"),
+    ],
+)
+def test_encoders_of_the_literature_reject_sizes(encoder, options, match):
+    with pytest.raises(ValueError, match=match):
+        encoder(2, DIM, **options)

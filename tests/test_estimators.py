@@ -150,6 +150,19 @@ def test_classifier_gru_ode_encoder_fits_every_kind_of_ode(ode):
     assert np.isfinite(model.predict_proba(X)).all()
 
 
+@pytest.mark.parametrize("encoder", ["gru-decay", "attention"])
+def test_classifier_with_encoder_of_the_literature_learns_and_loads(encoder, tmp_path):
+    X, y = sines(60)
+    X = [
+        (times, np.sin((1 + (label == "fast")) * times))
+        for (times, _), label in zip(X, y, strict=True)
+    ]
+    model = LatentODEClassifier(encoder=encoder, batch_size=8, max_epochs=10, random_state=0)
+    assert model.fit(X, y).score(X, y) > 0.9
+    loaded = LatentODEClassifier.load(model.save(tmp_path / "model.safetensors"))
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
+
+
 def test_classifier_accepts_recipe_as_ode():
     X, y = sines(6)
 

@@ -223,9 +223,17 @@ def test_export_rejects_solvers(tmp_path, ode):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_rejects_gru_ode_encoder(tmp_path):
-    model = LatentODEClassifier(**TINY | {"encoder": "gru-ode"}).fit(*sines(12))
-    with pytest.raises(ValueError, match="encoder must be 'morph' to be exported, got a GRU"):
+@pytest.mark.parametrize(
+    ("encoder", "kind"),
+    [
+        ("gru-ode", "GRUODEEncoder"),
+        ("gru-decay", "GRUDecayEncoder"),
+        ("attention", "AttentionEncoder"),
+    ],
+)
+def test_export_rejects_other_encoders(tmp_path, encoder, kind):
+    model = LatentODEClassifier(**TINY | {"encoder": encoder}).fit(*sines(12))
+    with pytest.raises(ValueError, match=f"encoder must be 'morph' to be exported, got a {kind}"):
         model.export(tmp_path / "model.onnx")
 
 

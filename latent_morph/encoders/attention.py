@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from latent_morph.checks import check_count
 from latent_morph.encoders.base import Encoder, Encoding
-from latent_morph.nn import mlp
+from latent_morph.nn import init_input_weights, mlp
 
 # Scores are bounded, smoothly, so that the exponential of every one of them is a normal number.
 _LARGEST_SCORE = 30.0
@@ -58,6 +58,7 @@ class AttentionEncoder(Encoder):
         self.attention = _TimeAttention(embed_dim, heads)
         n_inputs = 2 * heads * n_channels  # averages and shares
         self.gru = nn.GRU(n_inputs, hidden_dim, batch_first=True, bidirectional=True)
+        init_input_weights(self.gru)
         self.posterior = mlp(2 * hidden_dim, 2 * latent_dim, width=hidden_dim)
 
     def _encode(self, values: Tensor, times: Tensor, mask: Tensor) -> Encoding:
@@ -82,9 +83,9 @@ class _TimeAttention(nn.Module):
         self.embedding = _TimeEmbedding(embed_dim)
         self.query = nn.Linear(embed_dim, embed_dim)
         self.key = nn.Linear(embed_dim, embed_dim)
-        # Equal and orthogonal, so that the score of two times starts as the product of their
-        # embeddings, which is largest for equal times.
-        nn.init.orthogonal_(self.query.weight)
+        # Equal and orthogonal, so that the scores of two times start as products of parts of their
+        # embeddings, which are largest near equal times: about 6 with the default sizes.
+        nn.init.orthogonal_(self.query.weight, gain=math.sqrt(3.0))
         self.key.load_state_dict(self.query.state_dict())
 
     def forward(self, reference_times: Tensor, times: Tensor) -> Tensor:
@@ -103,9 +104,10 @@ class _TimeEmbedding(nn.Module):
     def __init__(self, embed_dim: int) -> None:
         super().__init__()
         # Pairs of sine and cosine, from half a rotation to eight rotations per span.
-        pair = torch.arange(embed_dim - 1) // 2
-        rotations = 0.5 * 16.0 ** (pair / max(1, int(pair[-1])))
-        is_cosine = torch.arange(embed_dim - 1) % 2
+        n_sines = embed_dim - 1
+        pair = torch.arange(n_sines) // 2
+        rotations = 0.5 * 16.0 ** (pair / max(1, (n_sines - 1) // 2))
+        is_cosine = torch.arange(n_sines) % 2
         self.frequencies = nn.Parameter(F.pad(2 * torch.pi * rotations, (1, 0), value=1.0))
         self.phases = nn.Parameter(F.pad(0.5 * torch.pi * is_cosine, (1, 0)))
 

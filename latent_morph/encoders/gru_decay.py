@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from latent_morph.checks import check_count
 from latent_morph.encoders.base import Encoder, Encoding, find_first_time
-from latent_morph.nn import mlp
+from latent_morph.nn import init_input_weights, mlp
 
 
 @final
@@ -73,6 +73,7 @@ class _Sweep(nn.Module):
         self.value_decay = _Decay(n_channels)
         self.state_decay = _Decay(hidden_dim)
         self.cell = nn.GRUCell(2 * n_channels, hidden_dim)  # values and mask
+        init_input_weights(self.cell)
 
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Runs over all rows in the given order.

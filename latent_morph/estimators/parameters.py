@@ -122,7 +122,9 @@ LATENT: dict[str, Parameter] = TRAINING | {
         "The encoder: a name from `latent_morph.ENCODERS`, or a recipe `(n_channels, "
         'latent_dim, hidden_dim, **options) -> Encoder`. `"morph"` is in closed form, linear '
         'flows with jumps at the observations; `"gru-ode"` has a GRU update at every '
-        "observation and any ODE between them.",
+        'observation and any ODE between them; `"gru-decay"` is a GRU whose state and inputs '
+        'decay between observations; `"attention"` averages the observations around reference '
+        'times. Only `"morph"` can be exported.',
     ),
     "encoder_options": Parameter(
         [dict, None],
@@ -131,7 +133,10 @@ LATENT: dict[str, Parameter] = TRAINING | {
         "layer and direction of time), `dropout` (0.2; 0 in `LatentODEReconstructor`) and `pool` "
         "(1, the number of observations encoded together; for long series 4 is about twice as "
         'fast). `"gru-ode"` takes `ode` ("linear", the ODE of the hidden state), `ode_options` '
-        "(stable, independent modes) and `bidirectional` (True; the paper's is backward only).",
+        "(stable, independent modes) and `bidirectional` (True; the paper's is backward only). "
+        '`"gru-decay"` takes `bidirectional` (True; the paper\'s is forward only). `"attention"` '
+        "takes `n_reference` (32 reference times), `heads` (2) and `embed_dim` (32, the size of "
+        "the embeddings of times).",
     ),
     "latent_dim": Parameter([COUNT], "int", "Dimensions of the latent state."),
     "hidden_dim": Parameter(
@@ -322,7 +327,9 @@ def documented(cls: _Class) -> _Class:
 
 
 def _format_entry(name: str, kind: str, meaning: str) -> str:
-    text = textwrap.fill(meaning, 96, initial_indent="    ", subsequent_indent="    ")
+    text = textwrap.fill(
+        meaning, 96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
     return f"{name} : {kind}\n{text}"
 
 
