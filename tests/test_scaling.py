@@ -106,7 +106,10 @@ def test_scaler_inverse_values_and_scale():
     back = scaler.inverse_values(scaler.transform(data).values)
     torch.testing.assert_close(back[data.mask], data.values[data.mask])
     torch.testing.assert_close(
-        scaler.inverse_scale(torch.ones(2, 3)).double()[0], scaler.scale_, rtol=1e-6, atol=0
+        scaler.inverse_deviation(torch.zeros(2, 3), torch.ones(2, 3)).double()[0],
+        scaler.scale_,
+        rtol=1e-6,
+        atol=0,
     )
 
 
@@ -195,11 +198,14 @@ def test_scaler_center_maps_to_zero_exactly():
         assert torch.equal(scaler.inverse_values(torch.zeros_like(center)), center)
 
 
-@pytest.mark.parametrize("values", ["log", "robust"])
-def test_scaler_rejects_inverse_scale_of_curved_scales(values):
+@pytest.mark.parametrize("values", SCALES)
+def test_scaler_inverse_deviation_is_the_difference_of_close_values(values):
     scaler = SeriesScaler(values).fit(exponentials())
-    with pytest.raises(ValueError, match="values must be a linear scale"):
-        scaler.inverse_scale(torch.ones(2))
+    scaled = scaler.transform(exponentials()).values
+    small = torch.full_like(scaled, 1e-6)
+    expected = scaler.inverse_values(scaled + small) - scaler.inverse_values(scaled - small)
+    actual = scaler.inverse_deviation(scaled, 2 * small)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-12)
 
 
 # Robust scale

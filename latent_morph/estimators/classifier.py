@@ -46,6 +46,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         kl_warmup: float = 0.2,
         sample_z0: bool = True,
         class_weight: dict[Any, float] | str | None = None,
+        scale: str = "robust",
         time_origin: str = "case",
         optimizer: str = "adamw",
         learning_rate: float = 4e-3,
@@ -84,6 +85,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         self.kl_warmup = kl_warmup
         self.sample_z0 = sample_z0
         self.class_weight = class_weight
+        self.scale = scale
         self.time_origin = time_origin
         self.optimizer = optimizer
         self.learning_rate = learning_rate

@@ -72,8 +72,9 @@ class DecodingMixin(LatentODEBase):
             mean, std = self._compute_moments(part, times_of_part, n_samples)
             means.append(mean.cpu())
             deviations.append(std.cpu())
-        mean = self.scaler_.inverse_values(torch.cat(means).double())
-        std = self.scaler_.inverse_scale(torch.cat(deviations).double())
+        scaled = torch.cat(means).double()
+        mean = self.scaler_.inverse_values(scaled)
+        std = self.scaler_.inverse_deviation(scaled, torch.cat(deviations).double())
         if times is None:
             mean = mean.masked_fill(~batch.present.unsqueeze(-1), torch.nan)
             std = std.masked_fill(~batch.present.unsqueeze(-1), torch.nan)

@@ -42,6 +42,7 @@ class LatentODEBase(TrainedEstimator):
     kl_weight: float
     kl_warmup: float
     sample_z0: bool
+    scale: str
     time_origin: str
     batch_size: int
     validation_fraction: float | str
@@ -72,7 +73,7 @@ class LatentODEBase(TrainedEstimator):
         splits = [split_cases(len(batch), fraction, each, strata, groups) for each in seeds]
         trained_on = np.unique(np.concatenate([train_cases for train_cases, _ in splits]))
         factors = None if weight is None else torch.from_numpy(weight / weight[trained_on].mean())
-        self.scaler_ = SeriesScaler(origin=self.time_origin).fit(
+        self.scaler_ = SeriesScaler(self.scale, self.time_origin).fit(
             batch[trained_on] if target is None else target[trained_on],
             weight=None if factors is None else factors[trained_on],
         )

@@ -18,6 +18,7 @@ from latent_morph.estimators.monitors import MONITORS
 from latent_morph.models.decoders import HEADS
 from latent_morph.training import OPTIMIZERS, SCHEDULES
 
+LATENT_SCALES = ("standard", "robust")
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 POSITIVE = Interval(Real, 0, None, closed="neither")
@@ -175,6 +176,13 @@ LATENT: dict[str, Parameter] = TRAINING | {
         "bool",
         "Whether training draws z0 from its posterior. False takes the posterior's mean; then "
         "only the divergence determines the width of the posterior.",
+    ),
+    "scale": Parameter(
+        [StrOptions(set(LATENT_SCALES))],
+        '{"standard", "robust"}',
+        "Scaling of each channel: by mean and standard deviation, or by median and interquartile "
+        "range with a logarithm for what lies far outside, so that a few absurd values do no "
+        "harm.",
     ),
     "time_origin": Parameter(
         [StrOptions({"case", "absolute"})],

@@ -274,7 +274,8 @@ class _Reconstructor(_LatentProgram):
             deviation = emission.mean - mean.unsqueeze(1)
             variance = deviation.square().sum(1) / len(self.noise)
             std = (variance + emission.std.square()).sqrt()
-        return self.scaler.inverse_values(mean.double()), self.scaler.inverse_scale(std.double())
+        mean, std = mean.double(), std.double()
+        return self.scaler.inverse_values(mean), self.scaler.inverse_deviation(mean, std)
 
 
 class _Dynamics(nn.Module):

@@ -88,6 +88,7 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
         sample_z0: bool = True,
         keep: float | None = None,
         target_points: int | None = 100,
+        scale: str = "standard",
         time_origin: str = "case",
         optimizer: str = "adamw",
         learning_rate: float = 4e-3,
@@ -123,6 +124,7 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
         self.sample_z0 = sample_z0
         self.keep = keep
         self.target_points = target_points
+        self.scale = scale
         self.time_origin = time_origin
         self.optimizer = optimizer
         self.learning_rate = learning_rate
@@ -272,8 +274,9 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
             inputs = part.inputs
             if self.keep is not None:
                 inputs = subsample(inputs, self.keep, random)
-            error = model(inputs, target.times).emission.mean - target.values
-            error = self.scaler_.inverse_scale(error)
+            predicted = model(inputs, target.times).emission.mean
+            unscale = self.scaler_.inverse_values
+            error = unscale(predicted.double()) - unscale(target.values.double())
             squares = error[target.mask].square()
             weight = torch.ones_like(squares)
             if part.weight is not None:

@@ -145,25 +145,22 @@ class SeriesScaler:
 
     def inverse_velocity(self, values: Tensor, velocity: Tensor) -> Tensor:
         """Converts velocities (..., C) at scaled `values` (..., C) to the units of the data."""
+        self._check_channels("velocity", velocity.shape[-1])
+        return self.inverse_deviation(values, velocity) / _as_tensor(self.time_scale_).to(values)
+
+    def inverse_deviation(self, values: Tensor, deviation: Tensor) -> Tensor:
+        """Converts small deviations (..., C) from scaled `values` (..., C) to units of the data.
+
+        On a curved scale they are multiplied by its slope at these values.
+        """
         self._check_channels("values", values.shape[-1])
         scale = self.scale_.to(values)
         if self.values == "robust":
-            velocity = velocity * (values / _ROBUST_RANGE).cosh()
-        unscaled = velocity * scale / _as_tensor(self.time_scale_).to(values)
+            return deviation * scale * (values / _ROBUST_RANGE).cosh()
         if self.threshold_ is None:
-            return unscaled
-        derivative = (values * scale + self.mean_.to(values)).cosh() * self.threshold_.to(values)
-        return unscaled * derivative
-
-    def inverse_scale(self, deviation: Tensor) -> Tensor:
-        """Converts standard deviations (..., C) of scaled values to the units of the data."""
-        self._check_channels("deviation", deviation.shape[-1])
-        if self.values in ("log", "robust"):
-            raise ValueError(
-                "values must be a linear scale to convert a standard deviation, "
-                f"got {self.values!r}"
-            )
-        return deviation * self.scale_.to(deviation)
+            return deviation * scale
+        slope = (values * scale + self.mean_.to(values)).cosh() * self.threshold_.to(values)
+        return deviation * scale * slope
 
     def scale_times(self, times: Tensor, starts: Tensor) -> Tensor:
         """Scales raw times as `transform` does.
