@@ -11,11 +11,7 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    RandomForestClassifier,
-    VotingClassifier,
-)
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits
@@ -23,7 +19,13 @@ from threadpoolctl import threadpool_limits
 from benchmarks.cache import Record, run_cached
 from benchmarks.labelled_sets import SETS, Split, load_split, thin
 from benchmarks.rows import Row
-from latent_morph import BlendClassifier, FilterBankClassifier, SeriesStatistics
+from latent_morph import (
+    BlendClassifier,
+    BlendPointClassifier,
+    FilterBankClassifier,
+    FilterBankPointClassifier,
+    SeriesStatistics,
+)
 from latent_morph.series import SeriesBatch
 
 TITLE = "Filter bank, MiniRocket and boosted trees"
@@ -121,35 +123,6 @@ def _fill_forwards(values: np.ndarray) -> np.ndarray:
     return values
 
 
-class PointBlend(ClassifierMixin, BaseEstimator):
-    """The mean probabilities of a ridge regression, a forest and boosted trees on the filters."""
-
-    def __init__(self, random_state: int) -> None:
-        self.random_state = random_state
-
-    def fit(self, X: SeriesBatch, y: np.ndarray, groups: np.ndarray | None = None) -> Self:
-        from latent_morph import FilterBankPointClassifier
-
-        trees = VotingClassifier(
-            [
-                ("forest", _make_forest(self.random_state)),
-                ("boosting", _make_point_boosting(self.random_state)),
-            ],
-            voting="soft",
-        )
-        self.models_ = [
-            FilterBankPointClassifier(head=head, random_state=self.random_state).fit(
-                X, y, groups=groups
-            )
-            for head in (None, trees)
-        ]
-        return self
-
-    def predict(self, X: SeriesBatch) -> np.ndarray:
-        ridge, trees = (np.asarray(model.predict_proba(X)) for model in self.models_)
-        return self.models_[0].classes_[(ridge + 2 * trees).argmax(-1)]
-
-
 def _make_bank(recipe: Recipe) -> Any:  # noqa: ANN401
     return FilterBankClassifier(random_state=recipe.seed)
 
@@ -173,24 +146,14 @@ def _make_blend(recipe: Recipe) -> Any:  # noqa: ANN401
 
 
 def _make_point_bank(recipe: Recipe) -> Any:  # noqa: ANN401
-    from latent_morph import FilterBankPointClassifier
-
     return FilterBankPointClassifier(random_state=recipe.seed)
 
 
-def _make_forest(seed: int) -> Any:  # noqa: ANN401
-    # On a third of the rows each, which are many and alike within a series.
-    return RandomForestClassifier(min_samples_leaf=2, max_samples=0.3, random_state=seed)
-
-
-def _make_point_boosting(seed: int) -> Any:  # noqa: ANN401
-    return HistGradientBoostingClassifier(
-        max_leaf_nodes=15, min_samples_leaf=50, max_features=0.2, random_state=seed
-    )
-
-
 def _make_point_trees(recipe: Recipe) -> Any:  # noqa: ANN401
-    return RowClassifier(_make_point_boosting(recipe.seed))
+    boosting = HistGradientBoostingClassifier(
+        max_leaf_nodes=15, min_samples_leaf=50, max_features=0.2, random_state=recipe.seed
+    )
+    return RowClassifier(boosting)
 
 
 def _make_point_forest(recipe: Recipe) -> Any:  # noqa: ANN401
@@ -198,7 +161,7 @@ def _make_point_forest(recipe: Recipe) -> Any:  # noqa: ANN401
 
 
 def _make_point_blend(recipe: Recipe) -> Any:  # noqa: ANN401
-    return PointBlend(recipe.seed)
+    return BlendPointClassifier(random_state=recipe.seed)
 
 
 Maker = Callable[[Recipe], Any]

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from latent_morph.encoders import ENCODERS
     from latent_morph.estimators import (
         BlendClassifier,
+        BlendPointClassifier,
         DynamicsRegressor,
         FilterBank,
         FilterBankClassifier,
@@ -32,6 +33,7 @@ __version__ = "0.2.0.dev0"
 # fast and flows do not import scikit-learn.
 _HOMES = {
     "BlendClassifier": "estimators",
+    "BlendPointClassifier": "estimators",
     "CSVLog": "training",
     "Callback": "training",
     "Checkpoint": "training",
@@ -60,6 +62,7 @@ _HOMES = {
 
 __all__ = [
     "BlendClassifier",
+    "BlendPointClassifier",
     "CSVLog",
     "Callback",
     "Checkpoint",

@@ -1,4 +1,4 @@
-"""BlendClassifier: its weights, its members, and series in every form."""
+"""Blends: their weights, their members, and series in every form."""
 
 import pickle
 
@@ -11,7 +11,14 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import check_estimator
 
-from latent_morph import BlendClassifier, FilterBankClassifier, SeriesStatistics, as_series
+from latent_morph import (
+    BlendClassifier,
+    BlendPointClassifier,
+    FilterBankClassifier,
+    FilterBankPointClassifier,
+    SeriesStatistics,
+    as_series,
+)
 from latent_morph.estimators.blend import fit_weights
 
 
@@ -101,6 +108,70 @@ def test_blend_keeps_groups_in_one_fold():
     folds = [pair for pair in GroupSpy.seen if isinstance(pair, tuple)]
     assert len(folds) == 3
     assert all(not (train & test) and len(test) == 2 for train, test in folds)
+
+
+def slopes(n_cases=24, seed=0):
+    """Waves of unequal lengths, and at each row whether they rise."""
+    rng = np.random.default_rng(seed)
+    times = [np.sort(rng.uniform(0, 6, rng.integers(10, 25))) for _ in range(n_cases)]
+    y = [np.where(np.cos(t) > 0, "rising", "falling") for t in times]
+    return [(t, np.sin(t)) for t in times], y
+
+
+def point_members():
+    return [
+        ("bank", FilterBankPointClassifier(n_units=100)),
+        ("constant", FilterBankPointClassifier(head=DummyClassifier(strategy="prior"))),
+    ]
+
+
+def test_blend_of_time_points():
+    X, y = slopes()
+    new, truth = slopes(seed=1)
+    model = BlendPointClassifier(estimators=point_members(), cv=3, random_state=0).fit(X, y)
+    assert model.weights_["constant"] == 0 and set(model.estimators_) == {"bank"}
+    assert model.score(new, truth) > 0.85
+    proba = model.predict_proba(new)
+    assert [len(rows) for rows in proba] == [len(labels) for labels in truth]
+    np.testing.assert_allclose(np.concatenate(proba).sum(1), 1)
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(new)[0], proba[0])
+    # A query at the times of a series, all at once, asks for its rows.
+    times = new[0][0]
+    np.testing.assert_allclose(model.predict_proba(new[:1], times)[0], proba[0], atol=1e-6)
+    assert model.predict(new[:2], times=[1.0, 3.0]).shape == (2, 2)
+
+
+def test_blend_of_time_points_with_one_label_per_series():
+    X, y = waves(30)
+    members = [("bank", FilterBankPointClassifier(n_units=100))]
+    model = BlendPointClassifier(estimators=members, cv=3, random_state=0).fit(X, y)
+    assert model.one_label_per_series_ and model.predict(X).shape == (30,)
+    np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
+
+
+def test_blend_without_a_useful_member_predicts_the_shares_of_classes():
+    X, _ = waves(30)
+    y = np.arange(30) % 3 == 0
+    constant = make_pipeline(SeriesStatistics(), DummyClassifier(strategy="uniform"))
+    model = BlendClassifier(estimators=[("constant", constant)], random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict_proba(X), [[2 / 3, 1 / 3]] * 30, atol=0.05)
+
+
+def test_blend_of_time_points_gives_groups_to_members_that_take_them(monkeypatch):
+    X, y = slopes()
+    groups = np.repeat(["a", "b", "c", "d"], 6)
+    seen = []
+    fit = FilterBankPointClassifier.fit
+
+    def spy(self, X, y, sample_weight=None, groups=None):
+        seen.append(set(groups))
+        return fit(self, X, y, sample_weight, groups)
+
+    monkeypatch.setattr(FilterBankPointClassifier, "fit", spy)
+    members = [("bank", FilterBankPointClassifier(n_units=10))]
+    BlendPointClassifier(estimators=members, cv=9, random_state=0).fit(X, y, groups)
+    assert sorted(map(len, seen)) == [3, 3, 3, 3, 4]
 
 
 @pytest.mark.parametrize(

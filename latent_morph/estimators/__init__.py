@@ -1,6 +1,6 @@
 """scikit-learn estimators for irregular time series."""
 
-from latent_morph.estimators.blend import BlendClassifier
+from latent_morph.estimators.blend import BlendClassifier, BlendPointClassifier
 from latent_morph.estimators.classifier import LatentODEClassifier
 from latent_morph.estimators.dynamics import DynamicsRegressor
 from latent_morph.estimators.filter_classifier import FilterBankClassifier
@@ -12,6 +12,7 @@ from latent_morph.estimators.statistics import SeriesStatistics
 
 __all__ = [
     "BlendClassifier",
+    "BlendPointClassifier",
     "DynamicsRegressor",
     "FilterBank",
     "FilterBankClassifier",

@@ -1,19 +1,27 @@
-"""BlendClassifier: a blend of classifiers of series, weighted on cases left out."""
+"""Blends of classifiers of series and of time points, weighted on cases left out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.base import clone
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.model_selection import GroupKFold, StratifiedKFold
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import has_fit_parameter
+from torch import Tensor
 
+from latent_morph.estimators.base import SeriesInputs
 from latent_morph.estimators.filter_classifier import FilterBankClassifier
+from latent_morph.estimators.filter_points import FilterBankPointClassifier
+from latent_morph.estimators.labels import LabelCodes
 from latent_morph.estimators.parameters import COUNT, TRAINING, Parameter, documented
+from latent_morph.estimators.point_labels import PointLabels
 from latent_morph.estimators.series_labels import SeriesLabelMixin
 from latent_morph.estimators.statistics import SeriesStatistics
 from latent_morph.series import Data, SeriesBatch
@@ -24,8 +32,99 @@ LEAST_PROBABILITY = 1e-4
 LEAST_GAIN = 1.0
 
 
+_PARAMETERS: dict[str, Parameter] = {
+    "estimators": Parameter(
+        ["array-like", None],
+        "list of (str, classifier) or None",
+        "Names and classifiers of series, which give probabilities. None is a filter bank and "
+        "boosted trees on `SeriesStatistics`.",
+    ),
+    "cv": Parameter([COUNT], "int", "Number of folds, at least 2."),
+    "random_state": TRAINING["random_state"]._replace(
+        meaning="Seed of the folds, and of members whose own seed is None."
+    ),
+}
+
+
+class _Blend(LabelCodes, SeriesInputs):
+    """Fits members and their weights; subclasses know what a label belongs to."""
+
+    _last_fitted: ClassVar[str] = "estimators_"
+    _parameters: ClassVar[Mapping[str, Parameter]] = _PARAMETERS
+
+    # Parameters that methods here use, declared by the constructors of subclasses.
+    estimators: Sequence[tuple[str, Any]] | None
+    cv: int
+    random_state: Any
+
+    def _default_members(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _fit_blend(
+        self, batch: SeriesBatch, codes: Data, strata: np.ndarray | None, groups: Data
+    ) -> Self:
+        """Fits weights and members.
+
+        Args:
+            batch: N series.
+            codes: N codes, or arrays of the codes of the time points of each series.
+            strata: (N,) codes that folds should share alike; None for folds at random.
+            groups: (N,) groups that stay together, or None.
+        """
+        if len(self.classes_) < 2:
+            raise ValueError("y must have at least 2 classes, got 1 class")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        members = _seed_members(self._make_members(), seed)
+        groups = None if groups is None else np.asarray(groups)
+        folds = _make_folds(len(batch), strata, groups, self.cv, seed)
+        flat = np.concatenate([np.atleast_1d(each) for each in codes])
+        case = np.repeat(np.arange(len(batch)), [np.size(each) for each in codes])
+        logs = np.zeros((len(members), len(flat), len(self.classes_)))
+        for left_out, member in zip(logs, members.values(), strict=True):
+            for train, test in folds:
+                fitted = _fit_member(member, batch, codes, groups, train)
+                rows = np.isin(case, test)
+                left_out[rows] = _log_probabilities(fitted, batch[test].trim(), len(self.classes_))
+        weights, self.offsets_, losses = fit_weights(logs, flat)
+        self.weights_ = dict(zip(members, weights.tolist(), strict=True))
+        self.losses_ = dict(zip([*members, "blend"], losses, strict=True))
+        every = np.arange(len(batch))
+        self.estimators_ = {
+            name: _fit_member(member, batch, codes, groups, every)
+            for name, member in members.items()
+            if self.weights_[name] > 0
+        }
+        return self
+
+    def _make_members(self) -> dict[str, Any]:
+        if self.estimators is None:
+            return self._default_members()
+        members = dict(self.estimators)
+        if not members or len(members) < len(self.estimators):
+            raise ValueError(
+                "estimators must be pairs of different names and classifiers, got "
+                f"{self.estimators!r}"
+            )
+        return members
+
+    def _blend(self, batch: SeriesBatch) -> np.ndarray:
+        """Returns probabilities (R, K) of all series, or of all their time points."""
+        n_classes = len(self.classes_)
+        return self._combine(lambda member: _log_probabilities(member, batch, n_classes))
+
+    def _combine(self, compute: Callable[[Any], np.ndarray]) -> np.ndarray:
+        """Returns probabilities (..., K), given the logarithms of those of a member.
+
+        Where no member has a weight they are (K,), the same for all.
+        """
+        logits = self.offsets_
+        for name, member in self.estimators_.items():
+            logits = logits + self.weights_[name] * compute(member)
+        return softmax(logits, axis=-1)
+
+
 @documented
-class BlendClassifier(SeriesLabelMixin):
+class BlendClassifier(SeriesLabelMixin, _Blend):
     """Blends classifiers of irregular series, one label each, when only the score counts.
 
     Every member predicts series that it was not fitted to, fold by fold. On these predictions the
@@ -69,20 +168,6 @@ class BlendClassifier(SeriesLabelMixin):
     True
     """
 
-    _last_fitted: ClassVar[str] = "estimators_"
-    _parameters: ClassVar[Mapping[str, Parameter]] = {
-        "estimators": Parameter(
-            ["array-like", None],
-            "list of (str, classifier) or None",
-            "Names and classifiers of series, which give probabilities. None is a filter bank and "
-            "boosted trees on `SeriesStatistics`.",
-        ),
-        "cv": Parameter([COUNT], "int", "Number of folds, at least 2."),
-        "random_state": TRAINING["random_state"]._replace(
-            meaning="Seed of the folds, and of members whose own seed is None."
-        ),
-    }
-
     def __init__(
         self,
         *,
@@ -109,46 +194,125 @@ class BlendClassifier(SeriesLabelMixin):
         """
         self._validate_params()
         batch, codes, _, groups = self._validate_labelled(X, y, groups=groups)
-        if len(self.classes_) < 2:
-            raise ValueError("y must have at least 2 classes, got 1 class")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        members = _seed_members(self._make_members(), seed)
-        folds = _make_folds(codes, groups, self.cv, seed)
-        logs = np.stack(
-            [_predict_left_out(member, batch, codes, folds) for member in members.values()]
-        )
-        weights, self.offsets_, losses = fit_weights(logs, codes)
-        self.weights_ = dict(zip(members, weights.tolist(), strict=True))
-        self.losses_ = dict(zip([*members, "blend"], losses, strict=True))
-        self.estimators_ = {
-            name: clone(member).fit(batch, codes)
-            for name, member in members.items()
-            if self.weights_[name] > 0
-        }
-        return self
+        return self._fit_blend(batch, codes, codes, groups)
 
     def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
-        logits = np.tile(self.offsets_, (len(batch), 1))
-        for name, member in self.estimators_.items():
-            logits += self.weights_[name] * _log_probabilities(member, batch, len(self.classes_))
-        return np.exp(log_softmax(logits, axis=1))
+        return np.broadcast_to(self._blend(batch), (len(batch), len(self.classes_))).copy()
 
-    def _make_members(self) -> dict[str, Any]:
-        if self.estimators is None:
-            trees = HistGradientBoostingClassifier(
-                learning_rate=0.03, max_iter=300, max_leaf_nodes=8, l2_regularization=1.0
-            )
-            return {
-                "filter bank": FilterBankClassifier(),
-                "trees": make_pipeline(SeriesStatistics(fill="nan"), trees),
-            }
-        members = dict(self.estimators)
-        if not members or len(members) < len(self.estimators):
-            raise ValueError(
-                "estimators must be pairs of different names and classifiers, got "
-                f"{self.estimators!r}"
-            )
-        return members
+    def _default_members(self) -> dict[str, Any]:
+        trees = HistGradientBoostingClassifier(
+            learning_rate=0.03, max_iter=300, max_leaf_nodes=8, l2_regularization=1.0
+        )
+        return {
+            "filter bank": FilterBankClassifier(),
+            "trees": make_pipeline(SeriesStatistics(fill="nan"), trees),
+        }
+
+
+@documented
+class BlendPointClassifier(PointLabels, _Blend):
+    """Blends classifiers of the time points of irregular series, when only the score counts.
+
+    As `BlendClassifier`, with a label for every time point: an array (n_cases, n_times), or a list
+    of one array per series if lengths differ. Whole series are left out, or whole groups.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        The labels.
+    estimators_ : dict
+        The fitted members that have a weight, by name.
+    weights_ : dict
+        The weight of each member, 0 for those left out.
+    offsets_ : ndarray of shape (n_classes,)
+        What is added to the weighted logarithms.
+    losses_ : dict
+        The log loss of each member, and of the "blend", on series left out.
+    n_channels_ : int
+        Number of channels.
+    n_features_in_ : int
+        Number of columns of a 2-D X, otherwise of channels.
+    fitted_on_table_ : bool
+        Whether X was 2-D; a 2-D X in predictions must then have as many columns.
+    one_label_per_series_ : bool
+        Whether there was one label per series; predictions are then one per series too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from latent_morph import BlendPointClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> times = [np.sort(rng.uniform(0, 6, 20)) for _ in range(60)]
+    >>> X = [(t, np.sin(t)) for t in times]
+    >>> y = [np.where(np.cos(t) > 0, "rising", "falling") for t in times]
+    >>> model = BlendPointClassifier(cv=3, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
+    """
+
+    _parameters: ClassVar[Mapping[str, Parameter]] = _PARAMETERS | {
+        "estimators": _PARAMETERS["estimators"]._replace(
+            meaning="Names and classifiers of time points, which give probabilities. None is "
+            "`FilterBankPointClassifier` with its own head and with a random forest."
+        ),
+    }
+
+    def __init__(
+        self,
+        *,
+        estimators: Sequence[tuple[str, Any]] | None = None,
+        cv: int = 5,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.estimators = estimators
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(self, X: Data, y: Data, groups: Data = None) -> Self:
+        """Fits members and weights to series and the labels of their time points.
+
+        Parameters
+        ----------
+        X : series
+            Anything `latent_morph.as_series` accepts, with sorted times, since labels are not
+            sorted with them.
+        y : array-like of shape (n_cases, n_times) or (n_cases,), or list of arrays (T_i,)
+            Labels.
+        groups : array-like of shape (n_cases,), default=None
+            Series of one group are in one fold. Members that take `groups` are given them too.
+        """
+        self._validate_params()
+        self._check_target(y)
+        batch, codes, _, groups = self._validate_points(X, y, None, groups)
+        of_cases = [row[:length].numpy() for row, length in zip(codes, batch.lengths, strict=True)]
+        return self._fit_blend(batch, of_cases, None, groups)
+
+    def _compute_probabilities(self, batch: SeriesBatch) -> Tensor:
+        probabilities = torch.zeros(
+            len(batch), batch.n_times, len(self.classes_), dtype=torch.float64
+        )
+        probabilities[batch.present] = torch.from_numpy(self._blend(batch))
+        return probabilities
+
+    def _compute_query_probabilities(self, batch: SeriesBatch, times: ArrayLike) -> Tensor:
+        n_classes = len(self.classes_)
+        probabilities = self._combine(
+            lambda member: _spread_classes(member, member.predict_proba(batch, times), n_classes)
+        )
+        shape = len(batch), np.shape(times)[-1], n_classes
+        return torch.from_numpy(np.broadcast_to(probabilities, shape).copy())
+
+    def _default_members(self) -> dict[str, Any]:
+        # On a third of the rows each, which are many and alike within a series.
+        forest = RandomForestClassifier(min_samples_leaf=2, max_samples=0.3)
+        return {
+            "filter bank": FilterBankPointClassifier(),
+            "forest": FilterBankPointClassifier(head=forest),
+        }
 
 
 def _seed_members(members: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -166,40 +330,50 @@ def _seed_members(members: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _make_folds(
-    codes: np.ndarray, groups: Data, n_folds: int, seed: int
+    n_cases: int, strata: np.ndarray | None, groups: np.ndarray | None, n_folds: int, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    cases = np.zeros(len(codes))
+    cases = np.zeros(n_cases)
     if groups is not None:
-        n_folds = min(n_folds, len(np.unique(np.asarray(groups))))
-        return list(GroupKFold(n_folds).split(cases, codes, groups))
-    n_folds = min(n_folds, int(np.bincount(codes).min()))
+        n_folds = min(n_folds, len(np.unique(groups)))
+        return list(GroupKFold(n_folds).split(cases, groups=groups))
+    if strata is None:
+        n_folds = min(n_folds, n_cases)
+        return list(KFold(n_folds, shuffle=True, random_state=seed).split(cases))
+    n_folds = min(n_folds, int(np.bincount(strata).min()))
     if n_folds < 2:
-        rare = np.bincount(codes).argmin()
+        rare = np.bincount(strata).argmin()
         raise ValueError(f"y must have at least 2 series of each class, got 1 of class {rare}")
     folds = StratifiedKFold(n_folds, shuffle=True, random_state=seed)
-    return list(folds.split(cases, codes))
+    return list(folds.split(cases, strata))
 
 
-def _predict_left_out(
+def _fit_member(
     member: Any,  # noqa: ANN401
     batch: SeriesBatch,
-    codes: np.ndarray,
-    folds: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> np.ndarray:
-    """Returns logarithms of probabilities (N, K) of series by fits without them."""
-    n_classes = codes.max() + 1
-    logs = np.zeros((len(codes), n_classes))
-    for train, test in folds:
-        fitted = clone(member).fit(batch[train].trim(), codes[train])
-        logs[test] = _log_probabilities(fitted, batch[test].trim(), n_classes)
-    return logs
+    codes: Data,
+    groups: np.ndarray | None,
+    cases: np.ndarray,
+) -> Any:  # noqa: ANN401
+    """Fits a copy of a member to some of the cases."""
+    options = {}
+    if groups is not None and has_fit_parameter(member, "groups"):
+        options["groups"] = groups[cases]
+    return clone(member).fit(batch[cases].trim(), [codes[i] for i in cases], **options)
 
 
 def _log_probabilities(member: Any, batch: SeriesBatch, n_classes: int) -> np.ndarray:  # noqa: ANN401
-    """Returns (N, K) of a member that may not know all classes."""
-    probabilities = np.zeros((len(batch), n_classes))
-    probabilities[:, member.classes_] = member.predict_proba(batch)
-    return np.log(probabilities.clip(LEAST_PROBABILITY, 1))
+    """Returns (R, K) of all series, or of all their time points."""
+    probabilities = member.predict_proba(batch)
+    if isinstance(probabilities, list) or probabilities.ndim == 3:  # of time points
+        probabilities = np.concatenate(list(probabilities))
+    return _spread_classes(member, probabilities, n_classes)
+
+
+def _spread_classes(member: Any, probabilities: np.ndarray, n_classes: int) -> np.ndarray:  # noqa: ANN401
+    """Returns logarithms (..., K) of probabilities of a member that may not know all classes."""
+    known = np.zeros((*probabilities.shape[:-1], n_classes))
+    known[..., member.classes_] = probabilities
+    return np.log(known.clip(LEAST_PROBABILITY, 1))
 
 
 def fit_weights(logs: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[float]]:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
@@ -251,7 +252,8 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
             probabilities[chosen, : logits.shape[1]] = logits.double().softmax(-1)
         return probabilities
 
-    def _compute_query_probabilities(self, batch: SeriesBatch, query: Tensor) -> Tensor:
+    def _compute_query_probabilities(self, batch: SeriesBatch, times: ArrayLike) -> Tensor:
+        query = self._query_times(times, batch)
         times = query * self.scaler_.time_scale_ + batch.times[:, :1]
         extended, rows = insert_rows(batch, times)
         inserted = self._compute_probabilities(extended).take_along_dim(rows.unsqueeze(-1), dim=1)

@@ -1,4 +1,4 @@
-"""PointLabelMixin: labels of time points, and predictions for them."""
+"""PointLabels: labels of time points and predictions for them; PointLabelMixin for files."""
 
 from typing import Any, overload
 
@@ -10,13 +10,13 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.validation import _check_y, check_is_fitted
 from torch import Tensor
 
-from latent_morph.estimators.base import SeriesEstimator
+from latent_morph.estimators.base import SeriesEstimator, SeriesInputs
 from latent_morph.estimators.inputs import select_weighted_cases
-from latent_morph.estimators.labels import LabelMixin
+from latent_morph.estimators.labels import LabelCodes, LabelMixin
 from latent_morph.series import Data, SeriesBatch, is_timed
 
 
-class PointLabelMixin(ClassifierMixin, LabelMixin, SeriesEstimator):
+class PointLabels(ClassifierMixin, LabelCodes, SeriesInputs):
     """Encodes labels of time points, and predicts and scores them."""
 
     one_label_per_series_: bool
@@ -25,8 +25,8 @@ class PointLabelMixin(ClassifierMixin, LabelMixin, SeriesEstimator):
         """Returns (N, T, K) at the series' own times; padding has no meaning."""
         raise NotImplementedError
 
-    def _compute_query_probabilities(self, batch: SeriesBatch, query: Tensor) -> Tensor:
-        """Returns (N, Q, K) at scaled times (N, Q)."""
+    def _compute_query_probabilities(self, batch: SeriesBatch, times: ArrayLike) -> Tensor:
+        """Returns (N, Q, K) at times (Q,) or (N, Q) in the units of the data."""
         raise NotImplementedError
 
     def _validate_points(
@@ -75,8 +75,7 @@ class PointLabelMixin(ClassifierMixin, LabelMixin, SeriesEstimator):
         """
         batch = self._validate_fitted(X)
         if times is not None:
-            query = self._query_times(times, batch)
-            return self._compute_query_probabilities(batch, query).numpy()
+            return self._compute_query_probabilities(batch, times).numpy()
         if not self.one_label_per_series_:
             check_sorted(X)
         probabilities = self._compute_probabilities(batch)
@@ -141,6 +140,10 @@ class PointLabelMixin(ClassifierMixin, LabelMixin, SeriesEstimator):
         if sample_weight is not None:
             weight = np.repeat(np.asarray(sample_weight), batch.lengths.numpy())
         return float(np.average(self.classes_[best.numpy()] == labels, weights=weight))
+
+
+class PointLabelMixin(PointLabels, LabelMixin, SeriesEstimator):
+    """Encodes labels of time points, and stores what they were."""
 
     def _extra_config(self) -> dict[str, Any]:
         return super()._extra_config() | {"one_label_per_series": self.one_label_per_series_}

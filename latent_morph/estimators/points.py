@@ -4,6 +4,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from latent_morph.estimators.classifier import ClassifierBase, class_logits
@@ -89,8 +90,9 @@ class LatentODEPointClassifier(PointLabelMixin, ClassifierBase):
             probabilities[chosen, : part.shape[1]] = part.cpu()
         return probabilities
 
-    def _compute_query_probabilities(self, batch: SeriesBatch, query: Tensor) -> Tensor:
-        """Returns (N, Q, K) at scaled times (N, Q), which are inserted as unobserved rows."""
+    def _compute_query_probabilities(self, batch: SeriesBatch, times: ArrayLike) -> Tensor:
+        """Returns (N, Q, K) at times that are inserted as unobserved rows."""
+        query = self._query_times(times, batch)
         probabilities = []
         for chosen, part in self._scaled_parts(batch):
             extended, rows = insert_rows(part, query[chosen].to(part.device))
