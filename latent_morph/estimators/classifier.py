@@ -35,6 +35,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         encoder: str | EncoderRecipe = "morph",
         encoder_options: dict[str, Any] | None = None,
         head: str = "trajectory+context",
+        summary: bool = True,
         latent_dim: int = 16,
         hidden_dim: int = 64,
         decoder_width: int = 64,
@@ -74,6 +75,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         self.encoder = encoder
         self.encoder_options = encoder_options
         self.head = head
+        self.summary = summary
         self.latent_dim = latent_dim
         self.hidden_dim = hidden_dim
         self.decoder_width = decoder_width

@@ -15,10 +15,21 @@ from latent_morph.estimators.split import choose_fraction, split_cases
 from latent_morph.estimators.trained import TrainedEstimator
 from latent_morph.flows import FlowRecipe, resolve_flow
 from latent_morph.losses import LatentODELoss
-from latent_morph.models import Decoder, Ensemble, LatentODE, LatentOutput, PointHead, SeriesHead
+from latent_morph.models import (
+    Decoder,
+    Ensemble,
+    LatentODE,
+    LatentOutput,
+    PointHead,
+    SeriesHead,
+    SeriesSummary,
+)
 from latent_morph.seeding import seeded
 from latent_morph.series import Data, Examples, SeriesBatch, SeriesScaler
 from latent_morph.training import train
+
+# Of the statistics of a series that the head is given.
+SUMMARY_DROPOUT = 0.5
 
 
 class LatentODEBase(TrainedEstimator):
@@ -90,6 +101,9 @@ class LatentODEBase(TrainedEstimator):
         ):
             with seeded(member_seed):
                 member = self._new_member().to(self.device)
+                if member.summary is not None:
+                    part = examples[train_cases]
+                    member.summary.fit(part.inputs, part.weight)
                 if self.compile:
                     compile_bijections(member)
             if number == 0:
@@ -157,16 +171,20 @@ class LatentODEBase(TrainedEstimator):
             depth=self.decoder_depth,
             noise_std=self.noise_std,
         )
-        head = None
+        head = summary = None
+        has_summary = getattr(self, "summary", False)
+        if has_summary:
+            summary = SeriesSummary(self.n_channels_, self.hidden_dim, SUMMARY_DROPOUT)
         if self._head_type is not None:
             head = self._head_type(
                 self.latent_dim,
                 encoder.state_dim,
                 self._n_classes(),
                 head=getattr(self, "head"),  # noqa: B009  # a classifier's parameter
+                summary_dim=self.hidden_dim if has_summary else 0,
                 width=self.hidden_dim,
             )
-        return LatentODE(encoder, flow, decoder, head).to(DTYPES[self.dtype])
+        return LatentODE(encoder, flow, decoder, head, summary).to(DTYPES[self.dtype])
 
     def _new_encoder(self, n_channels: int) -> Encoder:
         options = dict(self.encoder_options or {})

@@ -45,7 +45,7 @@ def _upgrade_config(config: dict[str, Any]) -> None:
         names = _ENCODER_OPTIONS[params["encoder"]]
         params["encoder_options"] = {new: params[old] for old, new in names.items()}
         # What these were before they became parameters.
-        params |= {"scale": "standard", "monitor": "accuracy"}
+        params |= {"scale": "standard", "monitor": "accuracy", "summary": False}
     for ode_options in (params.get("ode_options"), params.get("encoder_ode_options")):
         inn = (ode_options or {}).get("inn")
         if isinstance(inn, dict) and inn.get("coupling") == "glow":

@@ -227,6 +227,12 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
         "Input of the classifier: the latent trajectory and the encoder's states, or the "
         "trajectory alone, as in the paper.",
     ),
+    "summary": Parameter(
+        ["boolean"],
+        "bool",
+        "Whether the classifier is also given statistics of each channel of the series: last "
+        "value, its age, decayed means, extremes, slope, counts.",
+    ),
     "classification_weight": Parameter([NOT_NEGATIVE], "float", "Weight of the cross-entropy."),
     "class_weight": Parameter(
         [dict, StrOptions({"balanced"}), None],

@@ -233,9 +233,14 @@ class _LatentProgram(_SeriesProgram):
 class _Logits(_LatentProgram):
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Returns logits, and which rows are present (N, T)."""
-        encoding, times, present = self.encode(values, times, mask)
+        values, times, mask, present = self.prepare(values, times, mask)
+        encoding = self.model.encoder._encode(values, times, mask)
         trajectory = self.trajectory(encoding.mean, times)
-        return self.model.head(trajectory, encoding.states, present), present  # type: ignore[misc]
+        summary = None
+        if self.model.summary is not None:
+            summary = self.model.summary(values, times, mask)
+        logits = self.model.head(trajectory, encoding.states, present, summary)  # type: ignore[misc]
+        return logits, present
 
 
 class _Classifier(nn.Module):

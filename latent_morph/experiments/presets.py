@@ -34,6 +34,7 @@ PAPER_CLASSIFICATION: dict[str, Any] = _LATENT | {
     "latent_dim": 15,
     "hidden_dim": 100,
     "head": "trajectory",
+    "summary": False,
     "encoder_options": _ENCODER | {"ode_options": {"units": 500, "layers": 5}},
     "classification_weight": 100.0,
     "reconstruction_weight": 1.0,

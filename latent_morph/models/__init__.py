@@ -5,6 +5,7 @@ from latent_morph.models.dynamics import DynamicsModel
 from latent_morph.models.latent_ode import Ensemble, LatentODE, LatentOutput, average_logits
 from latent_morph.models.moments import Moments, choose_alpha
 from latent_morph.models.ridge import RidgeChoice, RidgeHead, choose_search_cases
+from latent_morph.models.summary import SeriesSummary
 
 __all__ = [
     "Decoder",
@@ -18,6 +19,7 @@ __all__ = [
     "RidgeChoice",
     "RidgeHead",
     "SeriesHead",
+    "SeriesSummary",
     "average_logits",
     "choose_alpha",
     "choose_search_cases",

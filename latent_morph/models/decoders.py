@@ -60,40 +60,73 @@ class PointHead(nn.Module):
     """Class logits per time point, from z(t) and, if `head` has context, the encoder's state.
 
     `present` is unused; heads have one signature.
+
+    Args:
+        latent_dim: D.
+        state_dim: S.
+        n_classes: K.
+        head: A name from `HEADS`.
+        summary_dim: W, the size of the summary of a series, 0 if there is none.
+        width: Hidden units.
     """
 
     def __init__(
-        self, latent_dim: int, state_dim: int, n_classes: int, *, head: str, width: int = 64
+        self,
+        latent_dim: int,
+        state_dim: int,
+        n_classes: int,
+        *,
+        head: str,
+        summary_dim: int = 0,
+        width: int = 64,
     ) -> None:
         super().__init__()
         self.uses_context = check_choice("head", head, HEADS) == "trajectory+context"
-        n_inputs = latent_dim + (state_dim if self.uses_context else 0)
+        n_inputs = latent_dim + (state_dim if self.uses_context else 0) + summary_dim
         self.network = mlp(n_inputs, n_classes, width=width)
 
-    def forward(self, trajectory: Tensor, states: Tensor, present: Tensor) -> Tensor:
-        """(N, T, D), (N, T, S), (N, T) -> logits (N, T, K)."""
-        return self.network(_join_features(trajectory, states if self.uses_context else None))
+    def forward(
+        self, trajectory: Tensor, states: Tensor, present: Tensor, summary: Tensor | None = None
+    ) -> Tensor:
+        """(N, T, D), (N, T, S), (N, T), (N, W) -> logits (N, T, K)."""
+        rows = _join_features(trajectory, states if self.uses_context else None)
+        if summary is not None:
+            rows = torch.cat([rows, summary.unsqueeze(1).expand(-1, rows.shape[1], -1)], dim=-1)
+        return self.network(rows)
 
 
 class SeriesHead(nn.Module):
-    """Class logits per series, from features of its rows, pooled by mean and maximum."""
+    """Class logits per series, from features of its rows, pooled by mean and maximum.
+
+    Arguments are those of `PointHead`.
+    """
 
     def __init__(
-        self, latent_dim: int, state_dim: int, n_classes: int, *, head: str, width: int = 64
+        self,
+        latent_dim: int,
+        state_dim: int,
+        n_classes: int,
+        *,
+        head: str,
+        summary_dim: int = 0,
+        width: int = 64,
     ) -> None:
         super().__init__()
         self.uses_context = check_choice("head", head, HEADS) == "trajectory+context"
         n_inputs = latent_dim + (state_dim if self.uses_context else 0)
         self.row = nn.Sequential(nn.Linear(n_inputs, width), nn.SiLU())
-        self.network = mlp(2 * width, n_classes, width=width)
+        self.network = mlp(2 * width + summary_dim, n_classes, width=width)
 
-    def forward(self, trajectory: Tensor, states: Tensor, present: Tensor) -> Tensor:
-        """(N, T, D), (N, T, S), (N, T) -> logits (N, K)."""
+    def forward(
+        self, trajectory: Tensor, states: Tensor, present: Tensor, summary: Tensor | None = None
+    ) -> Tensor:
+        """(N, T, D), (N, T, S), (N, T), (N, W) -> logits (N, K)."""
         rows = self.row(_join_features(trajectory, states if self.uses_context else None))
         mask = present.unsqueeze(-1)
         mean = (rows * mask).sum(1) / mask.sum(1)
         maximum = rows.masked_fill(~mask, float("-inf")).amax(1)
-        return self.network(torch.cat([mean, maximum], dim=-1))
+        pooled = [mean, maximum] if summary is None else [mean, maximum, summary]
+        return self.network(torch.cat(pooled, dim=-1))
 
 
 def _join_features(trajectory: Tensor, states: Tensor | None) -> Tensor:

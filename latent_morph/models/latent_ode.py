@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from latent_morph.encoders import Encoder, Encoding
 from latent_morph.flows import Flow
 from latent_morph.models.decoders import Decoder, Emission, PointHead, SeriesHead
+from latent_morph.models.summary import SeriesSummary
 from latent_morph.series import SeriesBatch
 
 
@@ -31,7 +32,10 @@ class LatentOutput(NamedTuple):
 
 
 class LatentODE(nn.Module):
-    """Encodes a series into z0, follows the flow to the query times, and decodes each state."""
+    """Encodes a series into z0, follows the flow to the query times, and decodes each state.
+
+    A head classifies the series or its time points; it may be given a summary of the series.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class LatentODE(nn.Module):
         flow: Flow,
         decoder: Decoder,
         head: PointHead | SeriesHead | None = None,
+        summary: SeriesSummary | None = None,
     ) -> None:
         super().__init__()
         if flow.latent_dim != encoder.latent_dim:
@@ -50,6 +55,7 @@ class LatentODE(nn.Module):
         self.flow = flow
         self.decoder = decoder
         self.head = head
+        self.summary = summary
 
     def forward(
         self,
@@ -82,7 +88,10 @@ class LatentODE(nn.Module):
         trajectory = self.flow(z0, times, query_mask=query_mask)
         logits = None
         if self.head is not None and query_times is None:
-            logits = self.head(trajectory, encoding.states, batch.present)
+            summary = None
+            if self.summary is not None:
+                summary = self.summary(batch.values, batch.times, batch.mask)
+            logits = self.head(trajectory, encoding.states, batch.present, summary)
         return LatentOutput(encoding, z0, trajectory, self.decoder(trajectory), logits)
 
 
