@@ -6,13 +6,17 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from latent_morph.encoders import EncoderRecipe
 from latent_morph.estimators.decoding import DecodingMixin
 from latent_morph.estimators.labels import LabelMixin
+from latent_morph.estimators.latent import LatentODEBase
 from latent_morph.estimators.monitors import MONITORS
 from latent_morph.estimators.parameters import CLASSIFIER, Parameter, documented
+from latent_morph.estimators.persistence import PersistentEstimator
 from latent_morph.estimators.programs import classifier_program
 from latent_morph.estimators.series_labels import SeriesLabelMixin
 from latent_morph.flows import FlowRecipe
@@ -61,6 +65,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         validation_fraction: float | str = "auto",
         monitor: str = "log_loss",
         n_members: int = 1,
+        init: LatentODEBase | str | Path | None = None,
         checkpoint: str | Path | None = None,
         resume: bool = False,
         compile: bool = False,
@@ -101,6 +106,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         self.validation_fraction = validation_fraction
         self.monitor = monitor
         self.n_members = n_members
+        self.init = init
         self.checkpoint = checkpoint
         self.resume = resume
         self.compile = compile
@@ -109,6 +115,35 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         self.random_state = random_state
         self.verbose = verbose
         self.callbacks = callbacks
+
+    def _load_pretrained(self) -> LatentODEBase | None:
+        if self.init is None:
+            return None
+        source: Any = getattr(self.init, "estimator", self.init)  # of a FrozenEstimator
+        if isinstance(source, (str, Path)):
+            source = PersistentEstimator.load(source, device=self.device)
+        if not isinstance(source, LatentODEBase):
+            raise TypeError(
+                "init must be a fitted LatentODEReconstructor or the file of one, "
+                f"got a {type(source).__name__}"
+            )
+        try:
+            check_is_fitted(source)
+        except NotFittedError as problem:
+            raise ValueError(
+                "init must be fitted, got an unfitted estimator; wrap it in "
+                "sklearn.frozen.FrozenEstimator where parameters are copied, as in "
+                "cross-validation, or give its file"
+            ) from problem
+        if source.n_channels_ != self.n_channels_:
+            raise ValueError(
+                f"init must have {self.n_channels_} channels as X has, got {source.n_channels_}"
+            )
+        return source
+
+    def _remember_params(self) -> None:
+        super()._remember_params()
+        self._fitted_params["init"] = None  # its weights are copied
 
     def _validation_score(
         self, model: LatentODE, examples: Examples, class_weight: Tensor | None

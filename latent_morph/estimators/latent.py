@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from latent_morph.bijections.compiling import compile_bijections
 from latent_morph.checks import check_choice
@@ -80,14 +80,20 @@ class LatentODEBase(TrainedEstimator):
         fraction = choose_fraction(self.validation_fraction, len(batch), groups, self.patience)
         # Each member leaves other cases out.
         n_members = getattr(self, "n_members", 1)
-        seeds = [seed + number for number in range(n_members)]
-        splits = [split_cases(len(batch), fraction, each, strata, groups) for each in seeds]
+        splits = [
+            split_cases(len(batch), fraction, seed + number, strata, groups)
+            for number in range(n_members)
+        ]
         trained_on = np.unique(np.concatenate([train_cases for train_cases, _ in splits]))
         factors = None if weight is None else torch.from_numpy(weight / weight[trained_on].mean())
-        self.scaler_ = SeriesScaler(self.scale, self.time_origin).fit(
-            batch[trained_on] if target is None else target[trained_on],
-            weight=None if factors is None else factors[trained_on],
-        )
+        pretrained = self._load_pretrained()
+        if pretrained is None:
+            self.scaler_ = SeriesScaler(self.scale, self.time_origin).fit(
+                batch[trained_on] if target is None else target[trained_on],
+                weight=None if factors is None else factors[trained_on],
+            )
+        else:
+            self.scaler_ = pretrained.scaler_
         if target is not None:
             target = self._scale_target(target, batch.times[:, 0])
         if factors is not None:
@@ -96,19 +102,18 @@ class LatentODEBase(TrainedEstimator):
             class_weight = class_weight.to(self.device, self._fitted_dtype())
         examples = Examples(self._scale(batch), target, labels, factors).to(self.device)
         members, histories = [], []
-        for number, (member_seed, (train_cases, val_cases)) in enumerate(
-            zip(seeds, splits, strict=True)
-        ):
-            with seeded(member_seed):
+        for number, (train_cases, val_cases) in enumerate(splits):
+            with seeded(seed + number):
                 member = self._new_member().to(self.device)
-                if member.summary is not None:
-                    part = examples[train_cases]
-                    member.summary.fit(part.inputs, part.weight)
-                if self.compile:
-                    compile_bijections(member)
+            if pretrained is not None:
+                copy_weights(pretrained.model_, member)
+            if member.summary is not None:
+                part = examples[train_cases]
+                member.summary.fit(part.inputs, part.weight)
+            if self.compile:
+                compile_bijections(member)
             if number == 0:
                 self.model_ = member  # what an interrupted fit leaves
-            settings = self._make_settings(self.batch_size)
             histories.append(
                 train(
                     member,
@@ -116,8 +121,8 @@ class LatentODEBase(TrainedEstimator):
                     examples[train_cases],
                     examples[val_cases] if len(val_cases) else None,
                     lambda model, part: self._validation_score(model, part, class_weight),
-                    settings.of_member(number, n_members),
-                    seed=member_seed,
+                    self._make_settings(self.batch_size).of_member(number, n_members),
+                    seed=seed + number,
                     callbacks=self._make_callbacks(),
                 )
             )
@@ -126,6 +131,10 @@ class LatentODEBase(TrainedEstimator):
         self.n_train_, self.n_val_ = (len(part) for part in splits[0])
         self._finish(histories[0])
         return self
+
+    def _load_pretrained(self) -> "LatentODEBase | None":
+        """Returns the estimator that training starts from, if one is given."""
+        return None
 
     def _scale_target(self, target: SeriesBatch, starts: Tensor) -> SeriesBatch:
         """Scales the target, with times relative to the starts of the inputs."""
@@ -208,3 +217,19 @@ class LatentODEBase(TrainedEstimator):
         for chosen, part in self._scaled_parts(batch):
             with torch.inference_mode():
                 yield chosen, self.model_(part.trim())
+
+
+def copy_weights(source: nn.Module, target: LatentODE) -> None:
+    """Copies the weights of encoder, flow and decoder.
+
+    Raises:
+        ValueError: The sizes differ.
+    """
+    for name in ("encoder", "flow", "decoder"):
+        try:
+            getattr(target, name).load_state_dict(getattr(source, name).state_dict())
+        except RuntimeError as problem:
+            raise ValueError(
+                "init must have the same channels, ode, encoder, sizes and options as this "
+                f"estimator, got another {name}"
+            ) from problem

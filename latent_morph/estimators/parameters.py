@@ -227,6 +227,15 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
         "Input of the classifier: the latent trajectory and the encoder's states, or the "
         "trajectory alone, as in the paper.",
     ),
+    "init": Parameter(
+        [HasMethods(["fit"]), str, Path, None],
+        "LatentODEReconstructor, str, Path or None",
+        "A fitted estimator, or the file of one, whose scales and weights of encoder, ODE and "
+        "decoder training starts from: learn these from many series without labels, and classes "
+        "from few with labels. It must have the same `ode`, `encoder`, their options and sizes. "
+        "Where parameters are copied, as in cross-validation, give a file or wrap it in "
+        "`sklearn.frozen.FrozenEstimator`. Not saved with the model.",
+    ),
     "summary": Parameter(
         ["boolean"],
         "bool",
