@@ -34,8 +34,13 @@ TINY = {**SMALL, "hidden_dim": 4, "decoder_width": 4, "max_epochs": 1, "ode": "l
 TINY["ode_options"] = None
 # Without randomness in a training step.
 EXACT = {"batch_size": 256, "sample_z0": False, "dtype": "float64"}
-NO_DROPOUT = {"encoder_options": {"dropout": 0.0}}  # of the encoder "morph"
 ALL = (LatentODEClassifier, LatentODEPointClassifier, LatentODEReconstructor)
+
+
+def without_dropout(kind, encoder="morph"):
+    """The parameters that turn dropout off."""
+    options = {"encoder_options": {"dropout": 0.0}} if encoder == "morph" else {}
+    return options if kind is LatentODEReconstructor else options | {"summary_dropout": 0.0}
 
 
 def sines(n, seed=0):
@@ -437,7 +442,8 @@ def test_point_classifier_label_forms():
 def test_sample_weight_and_class_weight_decide_contradicting_labels():
     X, y = [np.zeros(2)] * 20, np.arange(20) % 2
     settings = {**TINY, "max_epochs": 8, "batch_size": 1, "validation_fraction": 0.0}
-    settings |= {"gradient_clip": None, **NO_DROPOUT}  # clipping would remove the weights
+    # Clipping would remove the weights.
+    settings |= {"gradient_clip": None, **without_dropout(LatentODEClassifier)}
     weight = np.where(y == 1, 9.0, 1.0)
     by_case = LatentODEClassifier(**settings).fit(X, y, sample_weight=weight)
     assert by_case.predict_proba(X[:1])[0, 1] > 0.7
@@ -493,7 +499,7 @@ def test_sample_weight_equals_copies(kind, params):
     counts = np.random.default_rng(0).integers(0, 4, 24)
     copies = np.repeat(np.arange(24), counts)
     settings = {**TINY, **params, **EXACT, "max_epochs": 6, "validation_fraction": 0.25}
-    settings |= {} if "encoder" in params else NO_DROPOUT
+    settings |= without_dropout(kind, params.get("encoder", "morph"))
     if kind is not LatentODEReconstructor:
         settings["class_weight"] = "balanced"
     weighted = kind(**settings).fit(X, y, sample_weight=counts, groups=np.arange(24))
@@ -571,7 +577,8 @@ def test_split_cases_without_validation_for_few_cases():
 def test_estimator_dtype_float64_throughout(kind):
     X, y = sines(12)
     single, double = (
-        kind(**TINY | NO_DROPOUT, dtype=dtype).fit(X, y) for dtype in ("float32", "float64")
+        kind(**TINY | without_dropout(kind), dtype=dtype).fit(X, y)
+        for dtype in ("float32", "float64")
     )
     assert {p.dtype for p in double.model_.parameters()} == {torch.float64}
     means = [
@@ -592,7 +599,8 @@ def test_estimator_dtype_float64_throughout(kind):
 @pytest.mark.parametrize("kind", ALL)
 def test_sample_z0_false_is_independent_of_series_order(kind):
     X, y = sines(12)
-    settings = {**TINY, **EXACT, **NO_DROPOUT, "validation_fraction": 0.0, "max_epochs": 4}
+    settings = TINY | EXACT | without_dropout(kind)
+    settings |= {"validation_fraction": 0.0, "max_epochs": 4}
     one = kind(**settings).fit(X, y).reconstruct(X)
     np.testing.assert_allclose(kind(**settings).fit(X[::-1], y[::-1]).reconstruct(X), one)
     sampled = kind(**settings | {"sample_z0": True})

@@ -40,6 +40,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         encoder_options: dict[str, Any] | None = None,
         head: str = "trajectory+context",
         summary: bool = True,
+        summary_dropout: float = 0.7,
         latent_dim: int = 16,
         hidden_dim: int = 64,
         decoder_width: int = 64,
@@ -81,6 +82,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         self.encoder_options = encoder_options
         self.head = head
         self.summary = summary
+        self.summary_dropout = summary_dropout
         self.latent_dim = latent_dim
         self.hidden_dim = hidden_dim
         self.decoder_width = decoder_width

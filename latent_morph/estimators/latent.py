@@ -28,9 +28,6 @@ from latent_morph.seeding import seeded
 from latent_morph.series import Data, Examples, SeriesBatch, SeriesScaler
 from latent_morph.training import train
 
-# Of the statistics of a series that the head is given.
-SUMMARY_DROPOUT = 0.5
-
 
 class LatentODEBase(TrainedEstimator):
     """Builds and fits the model; subclasses add parameters, labels and predictions."""
@@ -183,7 +180,11 @@ class LatentODEBase(TrainedEstimator):
         head = summary = None
         has_summary = getattr(self, "summary", False)
         if has_summary:
-            summary = SeriesSummary(self.n_channels_, self.hidden_dim, SUMMARY_DROPOUT)
+            summary = SeriesSummary(
+                self.n_channels_,
+                self.hidden_dim,
+                getattr(self, "summary_dropout"),  # noqa: B009
+            )
         if self._head_type is not None:
             head = self._head_type(
                 self.latent_dim,

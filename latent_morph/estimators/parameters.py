@@ -242,6 +242,11 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
         "Whether the classifier is also given statistics of each channel of the series: last "
         "value, its age, decayed means, extremes, slope, counts.",
     ),
+    "summary_dropout": Parameter(
+        [Interval(Real, 0, 1, closed="left")],
+        "float",
+        "Fraction of these statistics that is dropped in training.",
+    ),
     "classification_weight": Parameter([NOT_NEGATIVE], "float", "Weight of the cross-entropy."),
     "class_weight": Parameter(
         [dict, StrOptions({"balanced"}), None],
