@@ -25,6 +25,9 @@ N_BIASES = 24
 BIAS_CASES, BIAS_ROWS, SCORE_CASES = 64, 256, 4096
 # The fastest mode decays by this power of e over the median gap between rows.
 _FASTEST = 0.7
+# Of the grid of the kernels: the quantile of the gaps that it resolves, and points per row.
+_SMALL_GAP = 0.1
+MAX_POINTS = 3
 
 
 class Bank(nn.Module):
@@ -80,12 +83,14 @@ class Bank(nn.Module):
         """
         observed = mask.any(-1)
         gap, span = measure_gaps(times, observed)
+        small_gap, _ = measure_gaps(times, observed, _SMALL_GAP)
         frame = times.new_zeros(2)
         if anchored and bool(observed.any()):
             frame = torch.stack([times[observed].amin(), times[observed].amax()])
             span = max(span, float(frame[1] - frame[0]))
-        # The grid of the kernels has at most about twice as many points as a series has rows.
-        step = max(gap, span / max(2, 2 * int(observed.sum(1).amax())))
+        # The grid of the kernels is as fine as rows often are, but has at most about so many
+        # points per row: sparse rows at random times still say something of short lags.
+        step = max(small_gap, span / max(2, MAX_POINTS * int(observed.sum(1).amax())))
         # A whole number of steps, so that rounding of the gaps of a regular grid does not add up.
         step = span / max(1, round(span / step))
         lags = choose_lags(span / step)
@@ -238,8 +243,8 @@ def spread_rates(n_rates: int, gap: float, span: float) -> Tensor:
     return slowest * (fastest / slowest) ** ((torch.arange(n_rates) + 0.5) / n_rates)
 
 
-def measure_gaps(times: Tensor, observed: Tensor) -> tuple[float, float]:
-    """Returns the median gap between observed rows and the longest span, 1 where there is none."""
+def measure_gaps(times: Tensor, observed: Tensor, level: float = 0.5) -> tuple[float, float]:
+    """Returns a quantile of the gaps between observed rows and the longest span, 1 for none."""
     known = torch.where(observed, times, -torch.inf)
     latest = known.cummax(1).values
     gaps = times[:, 1:] - latest[:, :-1]
@@ -248,4 +253,6 @@ def measure_gaps(times: Tensor, observed: Tensor) -> tuple[float, float]:
         return 1.0, 1.0
     first = torch.where(observed, times, torch.inf).amin(1)
     spans = latest[:, -1] - first
-    return float(gaps.median()), float(spans[spans.isfinite()].max())
+    # Not `quantile`, which takes only some millions of numbers.
+    quantile = gaps.kthvalue(1 + int(level * (len(gaps) - 1))).values
+    return float(quantile), float(spans[spans.isfinite()].max())
