@@ -90,9 +90,9 @@ def event_1_score(truth: np.ndarray, probability: np.ndarray) -> float:
     predictions of all cases of the test set together. Cases of equal probability are flagged
     together, so that their order does not matter.
 
-    The probabilities have to be calibrated. With `class_weight="balanced"`, as in the preset of
-    latent ODEs for PhysioNet, those of the rarer class are too large: too many cases are flagged,
-    and the score is lower than the ranking allows for.
+    The probabilities have to be calibrated. With `class_weight="balanced"` those of the rarer
+    class are too large: too many cases are flagged, and the score is lower than the ranking
+    allows for.
 
     Args:
         truth: (N,) bool, whether a case is positive; at least one is.

@@ -35,6 +35,8 @@ PAPER_CLASSIFICATION: dict[str, Any] = _LATENT | {
     "hidden_dim": 100,
     "head": "trajectory",
     "summary": False,
+    "scale": "standard",
+    "monitor": "accuracy",
     "encoder_options": _ENCODER | {"ode_options": {"units": 500, "layers": 5}},
     "classification_weight": 100.0,
     "reconstruction_weight": 1.0,
