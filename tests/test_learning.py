@@ -20,10 +20,11 @@ from latent_morph import (
     SeriesStatistics,
     as_series,
 )
+from latent_morph.estimators.classifier import calibrate
 from latent_morph.estimators.monitors import MONITORS
 from latent_morph.estimators.split import choose_fraction
 from latent_morph.models import SeriesSummary
-from latent_morph.series import SeriesScaler
+from latent_morph.series import Examples, SeriesScaler
 
 SMALL = {"latent_dim": 4, "hidden_dim": 8, "ode": "linear", "max_epochs": 2, "random_state": 0}
 
@@ -105,6 +106,28 @@ def test_classifier_keeps_the_end_of_the_schedule_with_few_series():
     assert (model.n_train_, model.n_val_, model.best_epoch_) == (40, 0, 2)
 
 
+@pytest.mark.parametrize("kind", [LatentODEClassifier, LatentODEPointClassifier])
+def test_calibrate_undoes_a_wrong_temperature(kind):
+    X, y = sines(60)
+    y[::5] = "slow"  # so that no model is right about all
+    model = kind(**SMALL | {"max_epochs": 30, "learning_rate": 0.02}).fit(X, y)
+    codes = np.searchsorted(model.classes_, y)
+    labels = codes if kind is LatentODEClassifier else None
+    batch = model._scale(as_series(X, dtype=torch.float64))
+    if labels is None:
+        labels = np.where(batch.present, codes[:, None], -1)
+    examples = Examples(batch, labels=torch.from_numpy(labels))
+    calibrate(model.model_, examples, None, 16)
+    expected = model.predict_proba(X)
+    for factor in (4.0, 0.25):
+        with torch.no_grad():
+            for parameter in model.model_.head.network[-1].parameters():
+                parameter *= factor
+        assert np.abs(model.predict_proba(X) - expected).max() > 0.02
+        calibrate(model.model_, examples, None, 16)
+        np.testing.assert_allclose(model.predict_proba(X), expected, atol=1e-3)
+
+
 # Members
 
 
@@ -159,6 +182,7 @@ def test_summary_tells_what_the_trajectory_does_not():
     X, y = draw(300)
     new, truth = draw(300)
     params = SMALL | {"max_epochs": 30, "learning_rate": 0.01, "head": "trajectory"}
+    params["summary_dropout"] = 0.0
     scores = {
         summary: LatentODEClassifier(**params, summary=summary).fit(X, y).score(new, truth)
         for summary in (True, False)

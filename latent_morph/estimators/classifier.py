@@ -1,11 +1,13 @@
 """LatentODEClassifier: one label per series."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -24,6 +26,9 @@ from latent_morph.io.export import Program
 from latent_morph.models import LatentODE, LatentOutput, SeriesHead
 from latent_morph.series import Data, Examples, SeriesBatch
 from latent_morph.training import AnyCallback
+
+# Of the logarithm of a temperature.
+_LARGEST = 2.0
 
 
 class ClassifierBase(LabelMixin, DecodingMixin):
@@ -152,6 +157,11 @@ class ClassifierBase(LabelMixin, DecodingMixin):
     ) -> float:
         return evaluate_classes(model, examples, self.monitor, class_weight, self.batch_size)
 
+    def _finish_member(
+        self, model: LatentODE, examples: Examples, class_weight: Tensor | None
+    ) -> None:
+        calibrate(model, examples, class_weight, self.batch_size)
+
     def _n_classes(self) -> int:
         return len(self.classes_)
 
@@ -240,12 +250,41 @@ def evaluate_classes(
     class_weight: Tensor | None,
     batch_size: int,
 ) -> float:
-    """Returns the score of class probabilities, of series or of time points; higher is better.
+    """Returns the score of class probabilities, of series or of time points; higher is better."""
+    logits, codes, weight = compute_logits(model, examples, class_weight, batch_size)
+    return MONITORS[monitor](logits.softmax(-1).numpy(), codes.numpy(), weight.numpy())
+
+
+def calibrate(
+    model: LatentODE, examples: Examples, class_weight: Tensor | None, batch_size: int
+) -> None:
+    """Divides the logits by the temperature that gives held-out series the least log loss.
+
+    A network is as a rule too sure of itself. The temperature goes into the last layer of the
+    head, so that a calibrated model is a model like any other.
+    """
+    logits, codes, weight = compute_logits(model, examples, class_weight, batch_size)
+
+    def loss(log_temperature: float) -> float:
+        probabilities = (logits / math.exp(log_temperature)).softmax(-1)
+        return -MONITORS["log_loss"](probabilities.numpy(), codes.numpy(), weight.numpy())
+
+    best = minimize_scalar(loss, bounds=(-_LARGEST, _LARGEST), method="bounded").x
+    last = model.head.network[-1]  # type: ignore[union-attr]
+    with torch.no_grad():
+        for parameter in last.parameters():
+            parameter /= math.exp(best)
+
+
+def compute_logits(
+    model: LatentODE, examples: Examples, class_weight: Tensor | None, batch_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns logits (R, K), codes (R,) and weights (R,) of series or of time points.
 
     Labels have the weights of their series and classes in training, so that balanced class weights
     turn accuracy into balanced accuracy.
     """
-    probabilities, codes, weights = [], [], []
+    all_logits, codes, weights = [], [], []
     size = max(batch_size, 256)
     for start in range(0, len(examples), size):
         part = examples[slice(start, start + size)].trim()
@@ -257,9 +296,9 @@ def evaluate_classes(
         if class_weight is not None:
             weight = weight * class_weight.double()[part.labels.clamp(min=0)]
         is_known = part.labels >= 0
-        logits = class_logits(model(part.inputs)).detach().double()
-        probabilities.append(logits.softmax(-1)[is_known].cpu())
+        with torch.no_grad():
+            logits = class_logits(model(part.inputs)).double()
+        all_logits.append(logits[is_known].cpu())
         codes.append(part.labels[is_known].cpu())
         weights.append(weight[is_known].cpu())
-    rows = (torch.cat(each).numpy() for each in (probabilities, codes, weights))
-    return MONITORS[monitor](*rows)
+    return torch.cat(all_logits), torch.cat(codes), torch.cat(weights)

@@ -123,6 +123,8 @@ class LatentODEBase(TrainedEstimator):
                     callbacks=self._make_callbacks(),
                 )
             )
+            if len(val_cases):
+                self._finish_member(member.eval(), examples[val_cases], class_weight)
             members.append(member)
         self.model_ = (members[0] if n_members == 1 else Ensemble(members)).eval()
         self.n_train_, self.n_val_ = (len(part) for part in splits[0])
@@ -156,6 +158,11 @@ class LatentODEBase(TrainedEstimator):
     ) -> float:
         """Returns the score that selects the best epoch; higher is better."""
         raise NotImplementedError
+
+    def _finish_member(
+        self, model: LatentODE, examples: Examples, class_weight: Tensor | None
+    ) -> None:
+        """Does what depends on validation series, after training."""
 
     def _n_classes(self) -> int:
         return 0

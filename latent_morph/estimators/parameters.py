@@ -206,7 +206,8 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
         'Fraction of the series, or of the groups, held out to select the best epoch. "auto" is a '
         "tenth, but 0 if there are fewer than 1,000 series or if there are groups: then all are "
         "trained on, and the weights at the end of the schedule are kept. With `patience` it is "
-        "always a tenth. Of fewer than ten series none is held out.",
+        "always a tenth. Of fewer than ten series none is held out. Probabilities are calibrated "
+        "on what is held out, by a temperature.",
     ),
     "monitor": Parameter(
         [StrOptions(set(MONITORS))],
