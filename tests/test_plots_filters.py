@@ -58,7 +58,12 @@ def test_plot_filter_bank_chooses_a_slow_and_a_fast_mode(bank):
     def count_turns(panel):
         return (np.diff(np.sign(np.diff(panel.lines[1].get_ydata()))) != 0).sum()
 
-    assert count_turns(axes[2]) > count_turns(axes[1])
+    turns = []
+    for case in range(6):  # a fast mode does not turn more often in every single series
+        axes = plots.plot_filter_bank(bank, X, case=case)
+        turns.append((count_turns(axes[1]), count_turns(axes[2])))
+    slow_turns, fast_turns = np.sum(turns, axis=0)
+    assert fast_turns > slow_turns
 
 
 def test_plot_filter_bank_interpolates_observations(bank):

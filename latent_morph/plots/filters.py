@@ -240,7 +240,8 @@ def _answer_kernel(bank: Bank, rows: _Tensors, clock: _Clock, channel: int) -> _
     step = float(kernels.step)
     n_points = int(clock.span / step) + 2
     grid, inside = resample(at_rows, kernels.step, n_points)
-    shares = kernels(at_rows).view(-1, n_lags, n_biases, N_KERNELS)[0]
+    pooled = kernels(at_rows).view(-1, n_lags, n_biases, N_KERNELS)
+    shares, positions, _ = pooled
     reach = (kernels.lags * step * (N_TAPS - 1) / (_REACH * clock.span)).view(-1, 1, 1)
     # Each group of kernels reads a mixture of channels; the fewer, the clearer is the picture.
     reads = kernels.mixtures[:, channel] > 0  # (lags, groups)
@@ -251,9 +252,10 @@ def _answer_kernel(bank: Bank, rows: _Tensors, clock: _Clock, channel: int) -> _
     )
     candidates = reads if reads.any() else torch.ones_like(reads)
     best = _choose((reach * n_mixed).flatten(), shares.flatten(), candidates.flatten())
-    lag, bias, kernel = (int(i) for i in np.unravel_index(best, shares.shape))
-    biases, pooled = kernels.biases[lag, :, kernel], shares[lag, :, kernel]
-    others = [int(b) for b in biases.argsort() if b != bias][: len(_MODE_POOLS)]
+    best_index = tuple(int(i) for i in np.unravel_index(best, shares.shape))
+    lag, bias, kernel = best_index
+    biases = kernels.biases[lag, :, kernel]
+    others = [int(b) for b in biases.argsort() if b != bias][: len(_MODE_POOLS) - 1]
     apart = int(kernels.lags[lag]) * step * clock.unit
     mixed = int(n_mixed[lag, bias, kernel])
     of_channels = "" if mixed == 1 else f", of {mixed} channels"
@@ -262,8 +264,14 @@ def _answer_kernel(bank: Bank, rows: _Tensors, clock: _Clock, channel: int) -> _
         times=clock.start + clock.unit * step * np.arange(n_points)[inside[0].cpu().numpy()],
         outputs=kernels.outputs(grid, lag)[0, inside[0], kernel].cpu().numpy(),
         bias=float(biases[bias]),
-        features={"share above bias": float(pooled[bias])}
-        | {f"above {_format_number(float(biases[b]))}": float(pooled[b]) for b in others},
+        features={
+            "share above bias": float(shares[best_index]),
+            "position": float(positions[best_index]),
+        }
+        | {
+            f"above {_format_number(float(biases[b]))}": float(shares[lag, b, kernel])
+            for b in others
+        },
     )
 
 
