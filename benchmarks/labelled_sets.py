@@ -31,7 +31,7 @@ class LabelledSet:
     Attributes:
         load: Reads the split of a number below `n_splits`.
         n_splits: Folds, or persons held out.
-        is_folded: Whether the folds take the place of seeds.
+        is_folded: Whether the folds, or persons, take the place of seeds.
         kind: What is classified: "series", "ranked series" (two classes, by AUROC and AUPRC) or
             "points".
         is_stretched: Whether series last differently long, and only their shape matters.
@@ -133,5 +133,5 @@ SETS = {
     "ACSF1": _from_aeon("ACSF1"),
     "PLAID": LabelledSet(_load_plaid, is_stretched=True),
     "PhysioNet": LabelledSet(_load_physionet, n_splits=5, is_folded=True, kind="ranked series"),
-    "Human Activity": LabelledSet(_load_activity, n_splits=5, kind="points"),
+    "Human Activity": LabelledSet(_load_activity, n_splits=5, is_folded=True, kind="points"),
 }
