@@ -12,7 +12,12 @@ import torch
 from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.metrics import accuracy_score, average_precision_score, roc_auc_score
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    brier_score_loss,
+    roc_auc_score,
+)
 from sklearn.pipeline import make_pipeline
 from threadpoolctl import threadpool_limits
 
@@ -24,8 +29,11 @@ from latent_morph import (
     BlendPointClassifier,
     FilterBankClassifier,
     FilterBankPointClassifier,
+    LatentODEClassifier,
     SeriesStatistics,
 )
+from latent_morph.experiments.classification import event_1_score
+from latent_morph.experiments.registry import get_learner
 from latent_morph.series import SeriesBatch
 
 TITLE = "Filter bank, MiniRocket and boosted trees"
@@ -35,6 +43,7 @@ SHORT = ("GunPoint", "ItalyPowerDemand")
 FRACTIONS = (1.0, 0.5, 0.2)
 SEEDS = 3
 BANK, BLEND = "filter bank", "bank + trees"
+LATENT, BLEND_OF_THREE = "latent ODE", "bank + trees + latent ODE"
 
 
 class Recipe(NamedTuple):
@@ -145,6 +154,17 @@ def _make_blend(recipe: Recipe) -> Any:  # noqa: ANN401
     return BlendClassifier(cv=3, random_state=recipe.seed)
 
 
+def _make_latent_ode(recipe: Recipe) -> Any:  # noqa: ANN401
+    # With the preset of the command line.
+    params = get_learner("physionet").parameters("default", "morph")
+    return LatentODEClassifier(**params, random_state=recipe.seed)
+
+
+def _make_blend_of_three(recipe: Recipe) -> Any:  # noqa: ANN401
+    members = BlendClassifier().default_members() | {LATENT: _make_latent_ode(recipe)}
+    return BlendClassifier(estimators=list(members.items()), cv=3, random_state=recipe.seed)
+
+
 def _make_point_bank(recipe: Recipe) -> Any:  # noqa: ANN401
     return FilterBankPointClassifier(random_state=recipe.seed)
 
@@ -171,6 +191,10 @@ SERIES_METHODS: dict[str, Maker] = {
     "boosted trees": _make_trees,
 }
 RANKED_METHODS = SERIES_METHODS | {BLEND: _make_blend}
+LATENT_METHODS = RANKED_METHODS | {
+    LATENT: _make_latent_ode,
+    BLEND_OF_THREE: _make_blend_of_three,
+}
 POINT_METHODS: dict[str, Maker] = {
     BANK: _make_point_bank,
     "boosted trees": _make_point_trees,
@@ -178,12 +202,16 @@ POINT_METHODS: dict[str, Maker] = {
     BLEND: _make_point_blend,
 }
 RANKING = {"AUROC": roc_auc_score, "AUPRC": average_precision_score}
+# Of probabilities, which a decision function is not.
+OF_PROBABILITIES = {"Brier": brier_score_loss, "Event 1": event_1_score}
 METHODS_OF = {
     "series": SERIES_METHODS,
     "ranked series": RANKED_METHODS,
+    "ranked series, with latent ODE": LATENT_METHODS,
     "points": POINT_METHODS,
 }
-METHODS = tuple(RANKED_METHODS | POINT_METHODS)
+SLOW = (BLEND, LATENT, BLEND_OF_THREE)  # compared with all values only
+METHODS = tuple(LATENT_METHODS | POINT_METHODS)
 
 
 def run(
@@ -219,8 +247,8 @@ def _make_rows(name: str, fraction: float, n_seeds: int, records: Path) -> list[
     runs = [(split, seed) for split in range(SETS[name].n_splits) for seed in seeds]
     by_metric: dict[str, Row] = {}
     methods = METHODS_OF[SETS[name].kind]
-    if fraction < 1:  # blends are compared with all values only, as they take long
-        methods = {method: methods[method] for method in methods if method != BLEND}
+    if fraction < 1:
+        methods = {name: make for name, make in methods.items() if name not in SLOW}
     # Split by split, as reading one takes time.
     found: dict[str, list[Record]] = {method: [] for method in methods}
     for split, seed in runs:
@@ -289,14 +317,14 @@ def _warm_up(kind: str, method: str) -> None:
 
 def _score(model: Any, data: Split, kind: str) -> dict[str, float]:  # noqa: ANN401
     truth = data.test_y
-    if kind != "ranked series":
+    if not kind.startswith("ranked series"):
         labels = model.predict(data.test_X)
         return {"accuracy": float(accuracy_score(truth.ravel(), labels.ravel()))}
     if hasattr(model, "predict_proba"):
-        score = model.predict_proba(data.test_X)[:, 1]
+        score, metrics = model.predict_proba(data.test_X)[:, 1], RANKING | OF_PROBABILITIES
     else:
-        score = model.decision_function(data.test_X)
-    return {name: float(metric(truth, score)) for name, metric in RANKING.items()}
+        score, metrics = model.decision_function(data.test_X), RANKING
+    return {name: float(metric(truth == 1, score)) for name, metric in metrics.items()}
 
 
 def compare(rows: Sequence[Row]) -> list[Row]:

@@ -32,8 +32,8 @@ class LabelledSet:
         load: Reads the split of a number below `n_splits`.
         n_splits: Folds, or persons held out.
         is_folded: Whether the folds, or persons, take the place of seeds.
-        kind: What is classified: "series", "ranked series" (two classes, by AUROC and AUPRC) or
-            "points".
+        kind: What is classified, and so by which methods: "series", "ranked series" (two
+            classes, scored by probabilities), the same "with latent ODE", or "points".
         is_stretched: Whether series last differently long, and only their shape matters.
     """
 
@@ -106,6 +106,14 @@ def _load_physionet(split: int) -> Split:
     return _select(X, y, *list(folds.split(np.zeros(len(y)), y))[split])
 
 
+def _load_physionet_test(split: int) -> Split:
+    parts = [
+        fetch_physionet(subset=subset, download_if_missing=False, return_X_y=True)
+        for subset in ("a", "c")
+    ]
+    return Split(*parts[0], *parts[1])
+
+
 def _load_activity(split: int) -> Split:
     bunch: Any = fetch_activity(download_if_missing=False)
     train, test = split_activity(bunch, "person", person="ABCDE"[split])
@@ -133,5 +141,6 @@ SETS = {
     "ACSF1": _from_aeon("ACSF1"),
     "PLAID": LabelledSet(_load_plaid, is_stretched=True),
     "PhysioNet": LabelledSet(_load_physionet, n_splits=5, is_folded=True, kind="ranked series"),
+    "PhysioNet a-c": LabelledSet(_load_physionet_test, kind="ranked series, with latent ODE"),
     "Human Activity": LabelledSet(_load_activity, n_splits=5, is_folded=True, kind="points"),
 }

@@ -241,16 +241,18 @@ def test_filters_scores_and_reads_its_records(small_sets, tmp_path, monkeypatch,
     words = ["filters", "--seeds", "2", "--records", str(tmp_path / "records")]
     assert command.main([*words, "--json", str(tmp_path / "first.json")]) == 0
     rows = json.loads((tmp_path / "first.json").read_text())
+    metrics = (*filters.RANKING, *filters.OF_PROBABILITIES)
     assert len(list((tmp_path / "records").iterdir())) == 2 * (2 * 2 + 2 * 2 + 2 * 2)
     assert [(row["task"], row["rows"], row["metric"]) for row in rows[:-4]] == [
         ("series", "100%", "accuracy"),
         ("series", "50%", "accuracy"),
-        *[("ranked series", rows, name) for rows in ("100%", "50%") for name in filters.RANKING],
+        *[("ranked series", rows, name) for rows in ("100%", "50%") for name in metrics],
         ("points", "100%", "accuracy"),
         ("points", "50%", "accuracy"),
     ]
-    assert all(row["filter bank"] > 0.9 for row in rows[:6])
-    assert rows[6]["boosted trees"] > 0.6 and rows[6]["boosted trees s"] > 0
+    assert all(row["filter bank"] < 0.1 for row in rows if row["metric"] == "Brier")
+    assert all(row["filter bank"] > 0.9 for row in rows[:10] if row["metric"] != "Brier")
+    assert rows[10]["boosted trees"] > 0.6 and rows[10]["boosted trees s"] > 0
     assert rows[-4]["task"] == "mean rank, 2 sets"
 
     def again(*_):

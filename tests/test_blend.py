@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
@@ -78,8 +79,10 @@ def test_blend_of_series():
     assert model.score(new, truth) > 0.85
     proba = model.predict_proba(new)
     np.testing.assert_allclose(proba.sum(1), 1)
-    again = BlendClassifier(estimators=members(), cv=3, random_state=0).fit(as_series(X), y)
-    np.testing.assert_allclose(again.predict_proba(as_series(new)), proba, atol=1e-5)
+    again = BlendClassifier(estimators=members(), cv=3, random_state=0)
+    again.fit(as_series(X, dtype=torch.float64), y)
+    batch = as_series(new, dtype=torch.float64)
+    np.testing.assert_allclose(again.predict_proba(batch), proba, atol=1e-5)
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict_proba(new), proba)
     assert min(cross_val_score(model, X, y, cv=2)) > 0.7

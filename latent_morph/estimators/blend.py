@@ -57,7 +57,8 @@ class _Blend(LabelCodes, SeriesInputs):
     cv: int
     random_state: Any
 
-    def _default_members(self) -> dict[str, Any]:
+    def default_members(self) -> dict[str, Any]:
+        """Returns the members that `estimators=None` stands for, by name."""
         raise NotImplementedError
 
     def _fit_blend(
@@ -98,7 +99,7 @@ class _Blend(LabelCodes, SeriesInputs):
 
     def _make_members(self) -> dict[str, Any]:
         if self.estimators is None:
-            return self._default_members()
+            return self.default_members()
         members = dict(self.estimators)
         if not members or len(members) < len(self.estimators):
             raise ValueError(
@@ -199,7 +200,8 @@ class BlendClassifier(SeriesLabelMixin, _Blend):
     def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
         return np.broadcast_to(self._blend(batch), (len(batch), len(self.classes_))).copy()
 
-    def _default_members(self) -> dict[str, Any]:
+    def default_members(self) -> dict[str, Any]:
+        """Returns the members that `estimators=None` stands for, by name."""
         trees = HistGradientBoostingClassifier(
             learning_rate=0.03, max_iter=300, max_leaf_nodes=8, l2_regularization=1.0
         )
@@ -306,7 +308,8 @@ class BlendPointClassifier(PointLabels, _Blend):
         shape = len(batch), np.shape(times)[-1], n_classes
         return torch.from_numpy(np.broadcast_to(probabilities, shape).copy())
 
-    def _default_members(self) -> dict[str, Any]:
+    def default_members(self) -> dict[str, Any]:
+        """Returns the members that `estimators=None` stands for, by name."""
         # On a third of the rows each, which are many and alike within a series.
         forest = RandomForestClassifier(min_samples_leaf=2, max_samples=0.3)
         return {
