@@ -20,7 +20,13 @@ from latent_morph.estimators.base import SeriesInputs
 from latent_morph.estimators.filter_classifier import FilterBankClassifier
 from latent_morph.estimators.filter_points import FilterBankPointClassifier
 from latent_morph.estimators.labels import LabelCodes
-from latent_morph.estimators.parameters import COUNT, TRAINING, Parameter, documented
+from latent_morph.estimators.parameters import (
+    ATTRIBUTES,
+    COUNT,
+    TRAINING,
+    Parameter,
+    documented,
+)
 from latent_morph.estimators.point_labels import PointLabels
 from latent_morph.estimators.series_labels import SeriesLabelMixin
 from latent_morph.estimators.statistics import SeriesStatistics
@@ -44,6 +50,7 @@ _PARAMETERS: dict[str, Parameter] = {
         meaning="Seed of the folds, and of members whose own seed is None."
     ),
 }
+_INPUT_ATTRIBUTES = ("n_channels_", "n_features_in_", "fitted_on_table_")
 
 
 class _Blend(LabelCodes, SeriesInputs):
@@ -51,6 +58,18 @@ class _Blend(LabelCodes, SeriesInputs):
 
     _last_fitted: ClassVar[str] = "estimators_"
     _parameters: ClassVar[Mapping[str, Parameter]] = _PARAMETERS
+    _attributes: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "estimators_": ("dict", "The fitted members that have a weight, by name."),
+        "weights_": ("dict", "The weight of each member, 0 for those left out."),
+        "offsets_": (
+            "ndarray of shape (n_classes,)",
+            "What is added to the weighted logarithms.",
+        ),
+        "losses_": (
+            "dict",
+            'The log loss of each member, and of the "blend", on series left out.',
+        ),
+    } | {name: ATTRIBUTES[name] for name in _INPUT_ATTRIBUTES}
 
     # Parameters that methods here use, declared by the constructors of subclasses.
     estimators: Sequence[tuple[str, Any]] | None
@@ -141,20 +160,7 @@ class BlendClassifier(SeriesLabelMixin, _Blend):
     ----------
     classes_ : ndarray of shape (n_classes,)
         The labels.
-    estimators_ : dict
-        The fitted members that have a weight, by name.
-    weights_ : dict
-        The weight of each member, 0 for those left out.
-    offsets_ : ndarray of shape (n_classes,)
-        What is added to the weighted logarithms.
-    losses_ : dict
-        The log loss of each member, and of the "blend", on series left out.
-    n_channels_ : int
-        Number of channels.
-    n_features_in_ : int
-        Number of columns of a 2-D X, otherwise of channels.
-    fitted_on_table_ : bool
-        Whether X was 2-D; a 2-D X in predictions must then have as many columns.
+    {attributes}
 
     Examples
     --------
@@ -226,20 +232,7 @@ class BlendPointClassifier(PointLabels, _Blend):
     ----------
     classes_ : ndarray of shape (n_classes,)
         The labels.
-    estimators_ : dict
-        The fitted members that have a weight, by name.
-    weights_ : dict
-        The weight of each member, 0 for those left out.
-    offsets_ : ndarray of shape (n_classes,)
-        What is added to the weighted logarithms.
-    losses_ : dict
-        The log loss of each member, and of the "blend", on series left out.
-    n_channels_ : int
-        Number of channels.
-    n_features_in_ : int
-        Number of columns of a 2-D X, otherwise of channels.
-    fitted_on_table_ : bool
-        Whether X was 2-D; a 2-D X in predictions must then have as many columns.
+    {attributes}
     one_label_per_series_ : bool
         Whether there was one label per series; predictions are then one per series too.
 

@@ -328,7 +328,8 @@ def documented(cls: _Class) -> _Class:
     """Class decorator that adds constraints and completes the docstring.
 
     In the docstring, `{parameters}` is replaced by the constructor's parameters, as described in
-    the class's `_parameters`, and `{attributes}` by the fitted attributes of all estimators.
+    the class's `_parameters`, and `{attributes}` by the fitted attributes in its `_attributes`, or
+    those of all estimators without one.
     """
     table: Mapping[str, Parameter] = cls._parameters  # type: ignore[attr-defined]
     signature = inspect.signature(cls)
@@ -343,12 +344,13 @@ def documented(cls: _Class) -> _Class:
         )
         for name, parameter in signature.parameters.items()
     ]
-    attributes = [
-        _format_entry(name, *about)
+    known: Mapping[str, tuple[str, str]] = getattr(cls, "_attributes", None) or {
+        name: about
         for name, about in (ATTRIBUTES | TRAINED_ATTRIBUTES).items()
         if (name in ATTRIBUTES or "max_epochs" in signature.parameters)
         and (name != "scaler_" or cls._is_scaled)  # type: ignore[attr-defined]
-    ]
+    }
+    attributes = [_format_entry(name, *about) for name, about in known.items()]
     doc = inspect.cleandoc(cls.__doc__ or "")
     doc = doc.replace("{parameters}", "\n".join(parameters))
     cls.__doc__ = doc.replace("{attributes}", "\n".join(attributes))
