@@ -76,8 +76,8 @@ class _Blend(LabelCodes, SeriesInputs):
     cv: int
     random_state: Any
 
-    def default_members(self) -> dict[str, Any]:
-        """Returns the members that `estimators=None` stands for, by name."""
+    def default_members(self, n_labels: int) -> dict[str, Any]:
+        """Returns the members that `estimators=None` stands for, by name, for so many labels."""
         raise NotImplementedError
 
     def _fit_blend(
@@ -94,10 +94,10 @@ class _Blend(LabelCodes, SeriesInputs):
         if len(self.classes_) < 2:
             raise ValueError("y must have at least 2 classes, got 1 class")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        members = _seed_members(self._make_members(), seed)
+        flat = np.concatenate([np.atleast_1d(each) for each in codes])
+        members = _seed_members(self._make_members(len(flat)), seed)
         groups = None if groups is None else np.asarray(groups)
         folds = _make_folds(len(batch), strata, groups, self.cv, seed)
-        flat = np.concatenate([np.atleast_1d(each) for each in codes])
         case = np.repeat(np.arange(len(batch)), [np.size(each) for each in codes])
         logs = np.zeros((len(members), len(flat), len(self.classes_)))
         for left_out, member in zip(logs, members.values(), strict=True):
@@ -116,9 +116,9 @@ class _Blend(LabelCodes, SeriesInputs):
         }
         return self
 
-    def _make_members(self) -> dict[str, Any]:
+    def _make_members(self, n_labels: int) -> dict[str, Any]:
         if self.estimators is None:
-            return self.default_members()
+            return self.default_members(n_labels)
         members = dict(self.estimators)
         if not members or len(members) < len(self.estimators):
             raise ValueError(
@@ -206,7 +206,7 @@ class BlendClassifier(SeriesLabelMixin, _Blend):
     def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
         return np.broadcast_to(self._blend(batch), (len(batch), len(self.classes_))).copy()
 
-    def default_members(self) -> dict[str, Any]:
+    def default_members(self, n_labels: int = 0) -> dict[str, Any]:
         """Returns the members that `estimators=None` stands for, by name."""
         trees = HistGradientBoostingClassifier(
             learning_rate=0.03, max_iter=300, max_leaf_nodes=8, l2_regularization=1.0
@@ -301,10 +301,11 @@ class BlendPointClassifier(PointLabels, _Blend):
         shape = len(batch), np.shape(times)[-1], n_classes
         return torch.from_numpy(np.broadcast_to(probabilities, shape).copy())
 
-    def default_members(self) -> dict[str, Any]:
-        """Returns the members that `estimators=None` stands for, by name."""
-        # On a third of the rows each, which are many and alike within a series.
-        forest = RandomForestClassifier(min_samples_leaf=2, max_samples=0.3)
+    def default_members(self, n_labels: int) -> dict[str, Any]:
+        """Returns the members that `estimators=None` stands for, by name, for so many rows."""
+        # Trees learn from a third of the rows each where these are many, and alike in a series.
+        share = 0.3 if n_labels > 1000 else None
+        forest = RandomForestClassifier(min_samples_leaf=2, max_samples=share)
         return {
             "filter bank": FilterBankPointClassifier(),
             "forest": FilterBankPointClassifier(head=forest),
