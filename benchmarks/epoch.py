@@ -121,7 +121,10 @@ class _Candidate:
         clock.append(time.perf_counter())
         trajectory = model.flow(z0, batch.times, query_mask=batch.present)
         clock.append(time.perf_counter())
-        logits = model.head(trajectory, encoding.states, batch.present)
+        summary = None
+        if model.summary is not None:
+            summary = model.summary(batch.values, batch.times, batch.mask)
+        logits = model.head(trajectory, encoding.states, batch.present, summary)
         output = LatentOutput(encoding, z0, trajectory, model.decoder(trajectory), logits)
         loss = self.loss.evaluate(output, batch, self.labels).total
         clock.append(time.perf_counter())

@@ -77,7 +77,7 @@ class _Blend(LabelCodes, SeriesInputs):
     random_state: Any
 
     def default_members(self, n_labels: int) -> dict[str, Any]:
-        """Returns the members that `estimators=None` stands for, by name, for so many labels."""
+        """Returns the members that `estimators=None` stands for with `n_labels` labels, by name."""
         raise NotImplementedError
 
     def _fit_blend(
@@ -207,7 +207,7 @@ class BlendClassifier(SeriesLabelMixin, _Blend):
         return np.broadcast_to(self._blend(batch), (len(batch), len(self.classes_))).copy()
 
     def default_members(self, n_labels: int = 0) -> dict[str, Any]:
-        """Returns the members that `estimators=None` stands for, by name."""
+        """Returns the members that `estimators=None` stands for, whatever `n_labels`, by name."""
         trees = HistGradientBoostingClassifier(
             learning_rate=0.03, max_iter=300, max_leaf_nodes=8, l2_regularization=1.0
         )
@@ -302,7 +302,7 @@ class BlendPointClassifier(PointLabels, _Blend):
         return torch.from_numpy(np.broadcast_to(probabilities, shape).copy())
 
     def default_members(self, n_labels: int) -> dict[str, Any]:
-        """Returns the members that `estimators=None` stands for, by name, for so many rows."""
+        """Returns the members that `estimators=None` stands for with `n_labels` rows, by name."""
         # Trees learn from a third of the rows each where these are many, and alike in a series.
         share = 0.3 if n_labels > 1000 else None
         forest = RandomForestClassifier(min_samples_leaf=2, max_samples=share)

@@ -40,7 +40,6 @@ class DynamicsLearner(TrainedLearner[DynamicsRegressor, RollOuts]):
     is_stable: bool = False  # every motion converges to the end of the demonstrations
     is_logarithmic: bool = False  # coordinates are drawn on logarithmic axes
     estimator: type[DynamicsRegressor] = DynamicsRegressor
-    validation_metric: str = "mse"
     compared_odes: tuple[str, ...] = COMPARED_ODES
 
     def parameters(self, preset: str, ode: str) -> dict[str, Any]:

@@ -112,7 +112,6 @@ class ReconstructionLearner(LatentLearner[Reconstructions]):
     """Series to be reconstructed at the times of `test_y` from the points of `test_X`."""
 
     estimator: type[LatentODEBase] = LatentODEReconstructor
-    validation_metric: str = "mse"
     paper_field: tuple[int, int] = (100, 2)
 
     def predict(self, estimator: LatentODEBase, problem: Problem) -> Reconstructions:
@@ -157,9 +156,11 @@ class ReconstructionLearner(LatentLearner[Reconstructions]):
 class LatentClassificationLearner(LatentLearner[DecodedClassifications]):
     """Series with one label each, or with one label per time point."""
 
-    validation_metric: str = "accuracy"
     paper: Mapping[str, Any] = field(default_factory=PAPER_CLASSIFICATION.copy)
     paper_field: tuple[int, int] = (500, 3)
+
+    def validation_metric(self, estimator: Any) -> str:  # noqa: ANN401
+        return estimator.monitor
 
     def predict(self, estimator: LatentODEBase, problem: Problem) -> DecodedClassifications:
         X = problem.test_X

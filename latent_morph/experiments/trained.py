@@ -16,6 +16,8 @@ from latent_morph.flows import FLOWS
 from latent_morph.io.records import write_csv
 
 CHECKPOINT = "checkpoint.pt"
+# Metrics of which less is better.
+ERRORS = ("mse", "log_loss")
 
 Trained = TypeVar("Trained", bound=TrainedEstimator)
 
@@ -31,8 +33,6 @@ class Costs(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class TrainedLearner(Learner[Trained, Predictions], abc.ABC):
     """A learner that keeps checkpoints and a history, and compares ODEs."""
-
-    validation_metric: str  # the estimator's `validation_score`, up to its sign
 
     reserved: ClassVar[frozenset[str]] = Learner.reserved | {
         "ode",
@@ -75,21 +75,21 @@ class TrainedLearner(Learner[Trained, Predictions], abc.ABC):
 
         return {
             "learning_curves": plots.plot_history(
-                [self._convert_score(row) for row in estimator.history_],
+                [self._convert_score(row, estimator) for row in estimator.history_],
                 best_epoch=estimator.best_epoch_ if estimator.n_val_ else None,
-                score_name=f"validation {self.validation_metric}",
+                score_name=f"validation {self.validation_metric(estimator)}",
             )
         }
 
     def summarise(self, estimator: Trained, problem: Problem) -> Summary:
-        best = self._convert_score(estimator.history_[estimator.best_epoch_ - 1])
+        best = self._convert_score(estimator.history_[estimator.best_epoch_ - 1], estimator)
         seconds = [row["seconds"] for row in estimator.history_]
         costs = self.measure(estimator, problem)
         return Summary(
             n_train=estimator.n_train_,
             n_validation=estimator.n_val_,
             n_parameters=sum(p.numel() for p in estimator.model_.parameters()),
-            validation={self.validation_metric: best["validation_score"]}
+            validation={self.validation_metric(estimator): best["validation_score"]}
             if "validation_score" in best
             else {},
             epochs={"run": len(seconds), "best": estimator.best_epoch_},
@@ -114,9 +114,14 @@ class TrainedLearner(Learner[Trained, Predictions], abc.ABC):
         """Returns additional entries of the record."""
         return {}
 
-    def _convert_score(self, row: dict[str, float]) -> dict[str, float]:
+    def validation_metric(self, estimator: Trained) -> str:
+        """Returns the name of the estimator's `validation_score`, up to its sign."""
+        return "mse"
+
+    def _convert_score(self, row: dict[str, float], estimator: Trained) -> dict[str, float]:
         """Returns a row of the history with the metric as its score, not minus an error."""
-        if self.validation_metric == "mse" and "validation_score" in row:
+        is_error = self.validation_metric(estimator) in ERRORS
+        if is_error and "validation_score" in row:
             return row | {"validation_score": -row["validation_score"]}
         return row
 
