@@ -23,7 +23,7 @@ from latent_morph import (
 from latent_morph.estimators.classifier import calibrate
 from latent_morph.estimators.monitors import MONITORS
 from latent_morph.estimators.split import choose_fraction
-from latent_morph.models import SeriesSummary
+from latent_morph.models import PointSummary, SeriesSummary
 from latent_morph.series import Examples, SeriesScaler
 
 SMALL = {"latent_dim": 4, "hidden_dim": 8, "ode": "linear", "max_epochs": 2, "random_state": 0}
@@ -171,7 +171,8 @@ def test_members_resume_from_checkpoints_of_their_own(tmp_path):
 # Summary
 
 
-def test_summary_tells_what_the_trajectory_does_not():
+@pytest.mark.parametrize("kind", [LatentODEClassifier, LatentODEPointClassifier])
+def test_summary_tells_what_the_trajectory_does_not(kind):
     """Noise has no trajectory that would tell how large its largest value is."""
     rng = np.random.default_rng(0)
 
@@ -184,24 +185,47 @@ def test_summary_tells_what_the_trajectory_does_not():
     params = SMALL | {"max_epochs": 30, "learning_rate": 0.01, "head": "trajectory"}
     params["summary_dropout"] = 0.0
     scores = {
-        summary: LatentODEClassifier(**params, summary=summary).fit(X, y).score(new, truth)
+        summary: kind(**params, summary=summary).fit(X, y).score(new, truth)
         for summary in (True, False)
     }
     assert scores[True] > 0.9 > 0.75 > scores[False]
 
 
-def test_summary_standardises_by_weight_and_ignores_padding():
+def test_point_summary_tells_the_past_of_a_row():
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        X = rng.standard_normal((n, 40))
+        return X, np.diff(X, axis=1, prepend=0.0) > 0  # whether the value is above the last one
+
+    X, y = draw(200)
+    new, truth = draw(100)
+    params = SMALL | {"max_epochs": 30, "learning_rate": 0.01, "head": "trajectory"}
+    scores = {
+        summary: LatentODEPointClassifier(**params, summary_dropout=0.0, summary=summary)
+        .fit(X, y)
+        .score(new, truth)
+        for summary in (True, False)
+    }
+    # The value itself tells three quarters, at most.
+    assert scores[True] > 0.85 > 0.75 > scores[False]
+
+
+@pytest.mark.parametrize("kind", [SeriesSummary, PointSummary])
+def test_summary_standardises_by_weight_and_ignores_padding(kind):
     X, _ = sines(12)
     batch = as_series(X, dtype=torch.float64)
     scaled = SeriesScaler("robust").fit(batch).transform(batch)
     counts = torch.tensor([1, 3, 1, 2, 1, 1, 1, 4, 1, 1, 1, 1])
-    weighted, copied = SeriesSummary(1, 4, 0.0).double(), SeriesSummary(1, 4, 0.0).double()
+    weighted, copied = kind(1, 4, 0.0).double(), kind(1, 4, 0.0).double()
     weighted.fit(scaled, counts)
     copied.fit(scaled[torch.arange(12).repeat_interleave(counts)])
     torch.testing.assert_close(weighted.mean, copied.mean)
     torch.testing.assert_close(weighted.factor, copied.factor)
     padded = scaled._pad_to(30)
     answers = [weighted(part.values, part.times, part.mask) for part in (scaled, padded)]
+    if kind is PointSummary:
+        answers = [answer[:, : scaled.n_times] for answer in answers]
     torch.testing.assert_close(*answers)
 
 

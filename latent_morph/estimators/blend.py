@@ -17,6 +17,7 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
 from latent_morph.estimators.base import SeriesInputs
+from latent_morph.estimators.classifier import LatentODEClassifier
 from latent_morph.estimators.filter_classifier import FilterBankClassifier
 from latent_morph.estimators.filter_points import FilterBankPointClassifier
 from latent_morph.estimators.labels import LabelCodes
@@ -36,14 +37,16 @@ from latent_morph.series import Data, SeriesBatch
 LEAST_PROBABILITY = 1e-4
 # A member without which the log loss, summed over all series, is higher by less gets no weight.
 LEAST_GAIN = 1.0
+# From so many series on, a latent ODE stops after so many epochs without improvement.
+MANY, PATIENCE = 1000, 5
 
 
 _PARAMETERS: dict[str, Parameter] = {
     "estimators": Parameter(
         ["array-like", None],
         "list of (str, classifier) or None",
-        "Names and classifiers of series, which give probabilities. None is a filter bank and "
-        "boosted trees on `SeriesStatistics`.",
+        "Names and classifiers of series, which give probabilities. None is a filter bank, "
+        "boosted trees on `SeriesStatistics`, and a latent ODE, which takes most of the time.",
     ),
     "cv": Parameter([COUNT], "int", "Number of folds, at least 2."),
     "random_state": TRAINING["random_state"]._replace(
@@ -77,7 +80,7 @@ class _Blend(LabelCodes, SeriesInputs):
     random_state: Any
 
     def default_members(self, n_labels: int) -> dict[str, Any]:
-        """Returns the members that `estimators=None` stands for with `n_labels` labels, by name."""
+        """Returns the members that `estimators=None` stands for with `n_labels` labels."""
         raise NotImplementedError
 
     def _fit_blend(
@@ -207,13 +210,17 @@ class BlendClassifier(SeriesLabelMixin, _Blend):
         return np.broadcast_to(self._blend(batch), (len(batch), len(self.classes_))).copy()
 
     def default_members(self, n_labels: int = 0) -> dict[str, Any]:
-        """Returns the members that `estimators=None` stands for, whatever `n_labels`, by name."""
+        """Returns the members that `estimators=None` stands for with `n_labels` series, by name.
+
+        With many series, training of the latent ODE stops when it no longer improves.
+        """
         trees = HistGradientBoostingClassifier(
             learning_rate=0.03, max_iter=300, max_leaf_nodes=8, l2_regularization=1.0
         )
         return {
             "filter bank": FilterBankClassifier(),
             "trees": make_pipeline(SeriesStatistics(fill="nan"), trees),
+            "latent ODE": LatentODEClassifier(patience=PATIENCE if n_labels >= MANY else None),
         }
 
 

@@ -21,12 +21,16 @@ from latent_morph.models import (
     LatentODE,
     LatentOutput,
     PointHead,
+    PointSummary,
     SeriesHead,
     SeriesSummary,
 )
 from latent_morph.seeding import seeded
 from latent_morph.series import Data, Examples, SeriesBatch, SeriesScaler
 from latent_morph.training import train
+
+# What a head is told besides latent states.
+SUMMARIES = {SeriesHead: SeriesSummary, PointHead: PointSummary}
 
 
 class LatentODEBase(TrainedEstimator):
@@ -187,7 +191,7 @@ class LatentODEBase(TrainedEstimator):
         head = summary = None
         has_summary = getattr(self, "summary", False)
         if has_summary:
-            summary = SeriesSummary(
+            summary = SUMMARIES[self._head_type](  # type: ignore[index]
                 self.n_channels_,
                 self.hidden_dim,
                 getattr(self, "summary_dropout"),  # noqa: B009

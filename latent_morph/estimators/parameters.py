@@ -240,13 +240,15 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
     "summary": Parameter(
         ["boolean"],
         "bool",
-        "Whether the classifier is also given statistics of each channel of the series: last "
-        "value, its age, decayed means, extremes, slope, counts.",
+        "Whether the classifier is also given features that need no training: of a series, "
+        "statistics of each channel (last value, its age, decayed means, extremes, slope, "
+        "counts); of a time point, each channel's value and its means that decay with age in both "
+        "directions of time.",
     ),
     "summary_dropout": Parameter(
         [Interval(Real, 0, 1, closed="left")],
         "float",
-        "Fraction of these statistics that is dropped in training.",
+        "Fraction of these features that is dropped in training.",
     ),
     "classification_weight": Parameter([NOT_NEGATIVE], "float", "Weight of the cross-entropy."),
     "class_weight": Parameter(

@@ -5,7 +5,7 @@ from latent_morph.models.dynamics import DynamicsModel
 from latent_morph.models.latent_ode import Ensemble, LatentODE, LatentOutput, average_logits
 from latent_morph.models.moments import Moments, choose_alpha
 from latent_morph.models.ridge import RidgeChoice, RidgeHead, choose_search_cases
-from latent_morph.models.summary import SeriesSummary
+from latent_morph.models.summary import PointSummary, SeriesSummary
 
 __all__ = [
     "Decoder",
@@ -16,6 +16,7 @@ __all__ = [
     "LatentOutput",
     "Moments",
     "PointHead",
+    "PointSummary",
     "RidgeChoice",
     "RidgeHead",
     "SeriesHead",

@@ -66,7 +66,7 @@ class PointHead(nn.Module):
         state_dim: S.
         n_classes: K.
         head: A name from `HEADS`.
-        summary_dim: W, the size of the summary of a series, 0 if there is none.
+        summary_dim: W, the size of the summary of a row, 0 if there is none.
         width: Hidden units.
     """
 
@@ -88,17 +88,17 @@ class PointHead(nn.Module):
     def forward(
         self, trajectory: Tensor, states: Tensor, present: Tensor, summary: Tensor | None = None
     ) -> Tensor:
-        """(N, T, D), (N, T, S), (N, T), (N, W) -> logits (N, T, K)."""
+        """(N, T, D), (N, T, S), (N, T), (N, T, W) -> logits (N, T, K)."""
         rows = _join_features(trajectory, states if self.uses_context else None)
         if summary is not None:
-            rows = torch.cat([rows, summary.unsqueeze(1).expand(-1, rows.shape[1], -1)], dim=-1)
+            rows = torch.cat([rows, summary], dim=-1)
         return self.network(rows)
 
 
 class SeriesHead(nn.Module):
     """Class logits per series, from features of its rows, pooled by mean and maximum.
 
-    Arguments are those of `PointHead`.
+    Arguments are those of `PointHead`, but that a summary is of the whole series.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from latent_morph.encoders import Encoder, Encoding
 from latent_morph.flows import Flow
 from latent_morph.models.decoders import Decoder, Emission, PointHead, SeriesHead
-from latent_morph.models.summary import SeriesSummary
+from latent_morph.models.summary import Summary
 from latent_morph.series import SeriesBatch
 
 
@@ -34,7 +34,7 @@ class LatentOutput(NamedTuple):
 class LatentODE(nn.Module):
     """Encodes a series into z0, follows the flow to the query times, and decodes each state.
 
-    A head classifies the series or its time points; it may be given a summary of the series.
+    A head classifies the series or its time points; it may be given a summary of them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LatentODE(nn.Module):
         flow: Flow,
         decoder: Decoder,
         head: PointHead | SeriesHead | None = None,
-        summary: SeriesSummary | None = None,
+        summary: Summary | None = None,
     ) -> None:
         super().__init__()
         if flow.latent_dim != encoder.latent_dim:
