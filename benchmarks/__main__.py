@@ -12,6 +12,7 @@ import torch
 from benchmarks import (
     ablation,
     epoch,
+    few_labels,
     filter_growth,
     filters,
     growth,
@@ -44,11 +45,12 @@ BENCHMARKS: dict[str, Any] = {
     "leave_one_out": leave_one_out,
     "filter_growth": filter_growth,
     "filters": filters,
+    "few_labels": few_labels,
 }
 # These train many models, for hours, and resume where they were stopped.
-LONG = ("learned", "ablation", "leave_one_out", "filters")
+LONG = ("learned", "ablation", "leave_one_out", "filters", "few_labels")
 # Benchmarks whose figures are not times of candidates.
-NOT_DRAWN = ("leave_one_out", "filters")
+NOT_DRAWN = ("leave_one_out", "filters", "few_labels")
 TASKS: dict[str, tuple[str, ...]] = {
     "integration": tuple(SETTINGS),
     "roofline": tuple(SETTINGS),
@@ -131,7 +133,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "--seeds",
         type=_make_positive(int),
         metavar="N",
-        help="runs of each; default 1, of filters 3",
+        help="runs of each; default 1, of filters and few_labels 3",
     )
     long.add_argument(
         "--records",

@@ -11,6 +11,7 @@ from benchmarks import __main__ as command
 from benchmarks import (
     ablation,
     epoch,
+    few_labels,
     filter_growth,
     filters,
     growth,
@@ -32,6 +33,7 @@ from benchmarks.rows import format_markdown, make_timing_rows
 from latent_morph import DynamicsRegressor, as_series
 from latent_morph.diagnostics import Timing, time_interleaved
 from latent_morph.experiments.dynamics import Problem
+from latent_morph.series import SeriesBatch
 from latent_morph.training import TrainingError
 
 KEYS = {"task", "candidate", "mean_ms", "std_ms", "median_ms", "ratio_to_morph", "threads"}
@@ -264,6 +266,27 @@ def test_filters_scores_and_reads_its_records(small_sets, tmp_path, monkeypatch,
     assert "wins/ties/losses" in capsys.readouterr().out
 
 
+def test_few_labels_scores_and_reads_its_records(tmp_path, monkeypatch):
+    def draw_beats(subset, n_beats, seed):
+        split = make_set("series", 1).load(seed)
+        X = SeriesBatch.concatenate([split.train_X] * 5)
+        return X, np.tile(split.train_y, 5)
+
+    monkeypatch.setattr(few_labels, "_draw_beats", draw_beats)
+    words = ["few_labels", "--short", "--records", str(tmp_path / "records")]
+    assert command.main([*words, "--json", str(tmp_path / "first.json")]) == 0
+    rows = json.loads((tmp_path / "first.json").read_text())
+    assert [(row["labels"], row["metric"]) for row in rows] == [
+        (labels, metric) for labels in ("5%", "20%", "100%") for metric in few_labels.METRICS
+    ]
+    assert all(row["filter bank"] == 1 and row["filter bank s"] > 0 for row in rows)
+    assert all(0 < row[few_labels.PRETRAINED] <= 1 and row["pretraining s"] > 0 for row in rows)
+
+    monkeypatch.setattr(few_labels, "_measure", None)
+    assert command.main([*words, "--json", str(tmp_path / "second.json")]) == 0
+    assert json.loads((tmp_path / "second.json").read_text()) == rows
+
+
 def test_filters_compare_ranks_and_counts():
     def row(task, bank, rocket, trees, blend, metric="accuracy"):
         scores = zip(filters.RANKED_METHODS, (bank, rocket, trees, blend), strict=True)
@@ -406,7 +429,7 @@ def test_count_not_converged():
                 [name, "--plot", "a.png"],
                 f"--plot must be used with a benchmark of times, got {name}",
             )
-            for name in ("leave_one_out", "filters")
+            for name in ("leave_one_out", "filters", "few_labels")
         ],
     ],
 )
