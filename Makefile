@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 
 # The main job within about two minutes: Human Activity, or a generated stand-in without the file.
 run: setup
-	$(BIN)/python run_models.py --dataset activity --ode morph --budget 100 $(ARGS)
+	$(BIN)/python run_models.py --dataset activity --ode morph --n-members 1 --budget 100 $(ARGS)
 
 # Two tests at a time, each on one thread; `make test ARGS="-n 0"` runs them one after the other.
 test: setup

@@ -30,6 +30,7 @@ from latent_morph import (
     FilterBankClassifier,
     FilterBankPointClassifier,
     LatentODEClassifier,
+    LatentODEPointClassifier,
     SeriesStatistics,
 )
 from latent_morph.experiments.classification import event_1_score
@@ -190,6 +191,11 @@ def _make_point_blend(recipe: Recipe) -> Any:  # noqa: ANN401
     return BlendPointClassifier(random_state=recipe.seed)
 
 
+def _make_point_latent_ode(recipe: Recipe) -> Any:  # noqa: ANN401
+    params = get_learner("activity").parameters("default", "morph")
+    return LatentODEPointClassifier(**params, random_state=recipe.seed)
+
+
 Maker = Callable[[Recipe], Any]
 SERIES_METHODS: dict[str, Maker] = {
     BANK: _make_bank,
@@ -207,6 +213,7 @@ POINT_METHODS: dict[str, Maker] = {
     "boosted trees": _make_point_trees,
     "random forest": _make_point_forest,
     BLEND: _make_point_blend,
+    LATENT: _make_point_latent_ode,
 }
 RANKING = {"AUROC": roc_auc_score, "AUPRC": average_precision_score}
 # Of probabilities, which a decision function is not.

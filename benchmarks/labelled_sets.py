@@ -114,6 +114,11 @@ def _load_physionet_test(split: int) -> Split:
     return Split(*parts[0], *parts[1])
 
 
+def _load_activity_windows(split: int) -> Split:
+    bunch: Any = fetch_activity(download_if_missing=False)
+    return _select(bunch.data, bunch.target, *split_activity(bunch, "windows"))
+
+
 def _load_activity(split: int) -> Split:
     bunch: Any = fetch_activity(download_if_missing=False)
     train, test = split_activity(bunch, "person", person="ABCDE"[split])
@@ -143,4 +148,5 @@ SETS = {
     "PhysioNet": LabelledSet(_load_physionet, n_splits=5, is_folded=True, kind="ranked series"),
     "PhysioNet a-c": LabelledSet(_load_physionet_test, kind="ranked series, with latent ODE"),
     "Human Activity": LabelledSet(_load_activity, n_splits=5, is_folded=True, kind="points"),
+    "Human Activity windows": LabelledSet(_load_activity_windows, kind="points"),
 }

@@ -304,7 +304,12 @@ TASKS: dict[str, Task] = {
         learners={
             "latent-ode": LatentClassificationLearner(
                 estimator=LatentODEPointClassifier,
-                default={"encoder_options": {"modes": 8}, "max_epochs": 30},
+                # There are many labels, as windows overlap: less dropout, and several members.
+                default={
+                    "encoder_options": {"modes": 8, "dropout": 0.1},
+                    "summary_dropout": 0.3,
+                    "n_members": 3,
+                },
             ),
             "filter-bank": FilterBankLearner(estimator=FilterBankPointClassifier),
         },
