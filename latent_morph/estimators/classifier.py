@@ -45,7 +45,7 @@ class ClassifierBase(LabelMixin, DecodingMixin):
         encoder_options: dict[str, Any] | None = None,
         head: str = "trajectory+context",
         summary: bool = True,
-        summary_dropout: float = 0.7,
+        summary_dropout: float | None = None,
         latent_dim: int = 16,
         hidden_dim: int = 64,
         decoder_width: int = 64,

@@ -29,8 +29,9 @@ from latent_morph.seeding import seeded
 from latent_morph.series import Data, Examples, SeriesBatch, SeriesScaler
 from latent_morph.training import train
 
-# What a head is told besides latent states.
-SUMMARIES = {SeriesHead: SeriesSummary, PointHead: PointSummary}
+# What a head is told besides latent states, and how much of it is dropped in training. Labels of
+# time points are many: with 0.7, accuracy for a person held out fell from .888 to .874.
+SUMMARIES = {SeriesHead: (SeriesSummary, 0.7), PointHead: (PointSummary, 0.3)}
 
 
 class LatentODEBase(TrainedEstimator):
@@ -191,11 +192,9 @@ class LatentODEBase(TrainedEstimator):
         head = summary = None
         has_summary = getattr(self, "summary", False)
         if has_summary:
-            summary = SUMMARIES[self._head_type](  # type: ignore[index]
-                self.n_channels_,
-                self.hidden_dim,
-                getattr(self, "summary_dropout"),  # noqa: B009
-            )
+            kind, drop = SUMMARIES[self._head_type]  # type: ignore[index]
+            given = getattr(self, "summary_dropout")  # noqa: B009
+            summary = kind(self.n_channels_, self.hidden_dim, drop if given is None else given)
         if self._head_type is not None:
             head = self._head_type(
                 self.latent_dim,

@@ -246,9 +246,10 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
         "directions of time.",
     ),
     "summary_dropout": Parameter(
-        [Interval(Real, 0, 1, closed="left")],
-        "float",
-        "Fraction of these features that is dropped in training.",
+        [Interval(Real, 0, 1, closed="left"), None],
+        "float or None",
+        "Fraction of these features that is dropped in training. None is 0.7 of those of a "
+        "series, and 0.3 of those of a time point, since there are more labels.",
     ),
     "classification_weight": Parameter([NOT_NEGATIVE], "float", "Weight of the cross-entropy."),
     "class_weight": Parameter(

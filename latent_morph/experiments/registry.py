@@ -307,7 +307,6 @@ TASKS: dict[str, Task] = {
                 # There are many labels, as windows overlap: less dropout, and several members.
                 default={
                     "encoder_options": {"modes": 8, "dropout": 0.1},
-                    "summary_dropout": 0.3,
                     "n_members": 3,
                 },
             ),
