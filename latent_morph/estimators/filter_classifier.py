@@ -10,7 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from torch import Tensor, nn
 
 from latent_morph.checks import check_device
-from latent_morph.estimators.filters import BankEstimator
+from latent_morph.estimators.filters import BankEstimator, join_static
 from latent_morph.estimators.heads import HeadEstimator
 from latent_morph.estimators.labels import LabelMixin
 from latent_morph.estimators.parameters import (
@@ -49,20 +49,24 @@ class FilterModel(nn.Module):
         self.bank = bank
         self.head = head
 
-    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """Maps series to logits (N, K), or to features (N, F) without a head."""
-        features = self.bank(values, times, mask)
+    def forward(
+        self, values: Tensor, times: Tensor, mask: Tensor, static: Tensor | None = None
+    ) -> Tensor:
+        """Maps series and encoded facts to logits (N, K), or to features without a head."""
+        features = join_static(self.bank(values, times, mask), static)
         return features if self.head is None else self.head(features)
 
 
 def _fit_ridge(
     features: Tensor, codes: np.ndarray, weight: np.ndarray | None, bank: Bank
 ) -> tuple[RidgeHead, RidgeChoice]:
+    sizes = bank.sizes()
+    sizes[-1] += features.shape[1] - sum(sizes)  # encoded facts are statistics like others
     return RidgeHead.fit(
         features,
         torch.from_numpy(codes),
         None if weight is None else torch.from_numpy(weight),
-        sizes=bank.sizes(),
+        sizes=sizes,
         candidates=BLOCK_WEIGHTS,
     )
 
@@ -75,8 +79,8 @@ def _gives_probabilities(classifier: Any) -> bool:  # noqa: ANN401
 class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEstimator):
     """Classifies irregular series, one label each, by a linear head on a filter bank.
 
-    The features are those of `FilterBank`. Nothing is trained by gradients: a fit takes seconds
-    for thousands of series, and needs no tuning.
+    The features are those of `FilterBank`, static facts among them. Nothing is trained by
+    gradients: a fit takes seconds for thousands of series, and needs no tuning.
 
     Parameters
     ----------
@@ -168,6 +172,7 @@ class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEsti
             label_weight = (1.0 if weight is None else weight) * factors.numpy()[codes]
         check_device("device", self.device)
         self._remember_params()
+        self._fit_static(batch, None if weight is None else torch.from_numpy(weight))
         seed = self._draw_seed()
         candidates = self._list_candidates(batch)
         origin, mode_scale = candidates[0]
@@ -246,7 +251,8 @@ class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEsti
         bank = self._new_bank()
         if self.head is not None:
             return FilterModel(bank, None)
-        return FilterModel(bank, RidgeHead(sum(bank.sizes()), len(self.classes_)))
+        n_features = sum(bank.sizes()) + self._n_static()
+        return FilterModel(bank, RidgeHead(n_features, len(self.classes_)))
 
     def _program(self) -> Program:
         self._check_own_head("exported")
