@@ -30,6 +30,7 @@ from latent_morph import (
     LatentODEReconstructor,
     SeriesStatistics,
     as_series,
+    plots,
 )
 from latent_morph.encoders import MorphEncoder
 from latent_morph.flows import LinearFlow
@@ -474,3 +475,25 @@ def test_examples_carry_encoded_facts():
     examples = Examples(noise(4), static=torch.arange(4.0).unsqueeze(1))
     assert examples[np.array([2, 0])].trim().to("cpu").static.tolist() == [[2.0], [0.0]]
     assert isinstance(examples.inputs, SeriesBatch)
+
+
+# Plots
+
+
+@pytest.mark.parametrize(
+    "name", ["LatentODEClassifier", "LatentODEPointClassifier", "LatentODEReconstructor"]
+)
+def test_plots_use_facts(name):
+    X, y = patients()
+    model = fit(name, X, y)
+    axes = plots.plot_series(model, X, case=5)
+    assert len(axes) == 2 + ("Classifier" in name)
+    plots.plot_latent_trajectories(model, X[:3])
+    with pytest.raises(ValueError, match="X must have the static facts"):
+        plots.plot_series(model, X.with_static(None), case=5)
+
+
+@pytest.mark.parametrize("name", ["FilterBankClassifier", "FilterBankPointClassifier"])
+def test_filters_are_drawn_beside_facts(name):
+    X, y = patients()
+    assert len(plots.plot_filter_bank(fit(name, X, y), X)) > 1
