@@ -340,6 +340,17 @@ def test_pickles_keep_the_encoder(fitted, tmp_path):
         np.testing.assert_array_equal(answer(copied, X), answer(model, X))
 
 
+def test_skops_trusts_only_the_estimator():
+    skops = pytest.importorskip("skops.io")
+    X, y = patients(12)
+    model = LatentODEClassifier(**QUICK).fit(X, y)
+    content = skops.dumps(model)
+    unknown = skops.get_untrusted_types(data=content)
+    assert unknown == ["latent_morph.estimators.classifier.LatentODEClassifier"]
+    copied = skops.loads(content, trusted=unknown)
+    np.testing.assert_array_equal(answer(copied, X), answer(model, X))
+
+
 def test_files_and_pickles_from_before_facts_load(tmp_path):
     X, y = patients()
     X = X.with_static(None)
