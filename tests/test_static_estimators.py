@@ -33,6 +33,7 @@ from latent_morph import (
     plots,
 )
 from latent_morph.encoders import MorphEncoder
+from latent_morph.filters import BLOCKS
 from latent_morph.flows import LinearFlow
 from latent_morph.io.export import series_inputs
 from latent_morph.models import Decoder, LatentODE, PointHead, SeriesHead
@@ -233,6 +234,15 @@ def test_a_number_decides_the_label():
         LatentODEClassifier(**THOROUGH),
     ):
         assert model.fit(X[:200], y[:200]).score(X[200:], y[200:]) > 0.85
+
+
+def test_facts_are_a_block_of_their_own():
+    X, y = patients()
+    model = FilterBankClassifier(random_state=0).fit(X, y)
+    assert list(model.block_weights_) == [*BLOCKS, "static"]
+    assert model.block_weights_["static"] == 1.0
+    model.fit(X.with_static(None), y)
+    assert list(model.block_weights_) == list(BLOCKS)
 
 
 def test_cross_validation_keeps_facts_with_their_series():

@@ -39,6 +39,8 @@ BLOCK_WEIGHTS = tuple(
     for modes, kernels in ((1.0, 1.0), (1.0, 0.25), (0.25, 1.0), (1.0, 0.0), (0.0, 1.0))
     for shares in (_POOL_WEIGHTS if kernels else _POOL_WEIGHTS[:1])
 )
+# Of the block of encoded facts, in all of these: a few facts would drown in a larger block.
+STATIC_WEIGHT = 1.0
 
 
 class FilterModel(nn.Module):
@@ -60,14 +62,17 @@ class FilterModel(nn.Module):
 def _fit_ridge(
     features: Tensor, codes: np.ndarray, weight: np.ndarray | None, bank: Bank
 ) -> tuple[RidgeHead, RidgeChoice]:
-    sizes = bank.sizes()
-    sizes[-1] += features.shape[1] - sum(sizes)  # encoded facts are statistics like others
+    sizes, candidates = bank.sizes(), BLOCK_WEIGHTS
+    n_static = features.shape[1] - sum(sizes)
+    if n_static:
+        sizes = [*sizes, n_static]
+        candidates = tuple((*weights, STATIC_WEIGHT) for weights in BLOCK_WEIGHTS)
     return RidgeHead.fit(
         features,
         torch.from_numpy(codes),
         None if weight is None else torch.from_numpy(weight),
         sizes=sizes,
-        candidates=BLOCK_WEIGHTS,
+        candidates=candidates,
     )
 
 
@@ -186,7 +191,8 @@ class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEsti
         if self.head is None:
             head, choice = _fit_ridge(features, codes, label_weight, bank)
             self.alpha_ = choice.alpha
-            self.block_weights_ = dict(zip(BLOCKS, choice.block_weights, strict=True))
+            blocks = (*BLOCKS, "static")[: len(choice.block_weights)]
+            self.block_weights_ = dict(zip(blocks, choice.block_weights, strict=True))
             self.loo_score_ = choice.score
             self.model_ = FilterModel(bank, head.to(self.device))
             return self
