@@ -51,6 +51,7 @@ CARRIED = {
     "mask tensor": (lambda X: X[torch.tensor([False, True, True, False]), ...], [1, 2]),
     "none": (lambda X: X[[]], []),
     "concatenate": (lambda X: SeriesBatch.concatenate([X[2:], X[:2]]), [2, 3, 0, 1]),
+    "pad": (lambda X: SeriesBatch.concatenate([X[2:].trim(), X[:2]]), [2, 3, 0, 1]),
     "as_series": (as_series, [0, 1, 2, 3]),
     "as_series of batches": (lambda X: as_series([X[1], X[3]]), [1, 3]),
     "to": (lambda X: X.to("cpu", torch.float64), [0, 1, 2, 3]),

@@ -152,6 +152,8 @@ class DecodingMixin(LatentODEBase):
     def sample(self, n_cases: int, times: Data, *, random_state: Any = None) -> np.ndarray:  # noqa: ANN401
         """Draws new series: z0 from the prior, decoded along its trajectory, plus noise.
 
+        Static facts have no part in this, as they shift only the posterior.
+
         Parameters
         ----------
         n_cases : int
