@@ -60,7 +60,8 @@ class GridMiniRocket(ClassifierMixin, BaseEstimator):
     """aeon's MiniRocket on series that are interpolated onto a regular grid.
 
     The grid spans all training series, or each series if they are stretched. A channel is constant
-    beyond its observations, and its mean over the training series if it has none.
+    beyond its observations, and its mean over the training series if it has none. Static facts,
+    which MiniRocket has no place for, are left out.
     """
 
     def __init__(self, n_points: int, is_stretched: bool, random_state: int) -> None:

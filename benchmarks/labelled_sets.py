@@ -74,10 +74,12 @@ def _thin_part(
         X.times,
         torch.cat([X.mask, torch.ones_like(X.mask[..., :1])], -1),
         X.lengths,
+        X.static,
     )
     kept = subsample(joined, fraction, rng)
     values, mask = kept.values[..., :-1], kept.mask[..., :-1]
-    return SeriesBatch(values, kept.times, mask, kept.lengths), kept.values[..., -1].long().numpy()
+    thinned = SeriesBatch(values, kept.times, mask, kept.lengths, kept.static)
+    return thinned, kept.values[..., -1].long().numpy()
 
 
 def _load_aeon(name: str) -> Split:

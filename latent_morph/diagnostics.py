@@ -69,7 +69,10 @@ def _read_clock() -> float:
 def time_parts(
     model: LatentODE, batch: SeriesBatch, times: Tensor, *, repeats: int = 5
 ) -> dict[str, Timing]:
-    """Times the parts of a forward pass on a scaled batch, decoded at `times` (N, Q)."""
+    """Times the parts of a forward pass on a scaled batch, decoded at `times` (N, Q).
+
+    Trajectories start where the encoder has them, without the shift by static facts.
+    """
     model.eval()
     z0 = model.encoder(batch).mean
     trajectory = model.flow(z0, times)

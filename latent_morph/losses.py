@@ -133,6 +133,7 @@ class LatentODELoss:
         output = model(
             inputs,
             query_times,
+            static=examples.static,
             query_mask=query_mask,
             sample=self.sample_z0,
             generator=step.generator,

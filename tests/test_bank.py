@@ -261,7 +261,7 @@ def test_filter_bank_max_memory_changes_nothing():
     for size in (1e-9, 1.0, 3.0):
         model = FilterBank(random_state=0, max_memory=size).fit(X)
         numbers = model._count_numbers(model.model_, batch)
-        parts = list(model._each_part(lambda values, times, mask: values, batch, numbers))
+        parts = list(model._each_part(lambda values, times, mask, static: values, batch, numbers))
         assert len(parts) > 1
         actual = model.transform(X)
         shares = ["share" in name for name in model.get_feature_names_out()]

@@ -6,6 +6,7 @@ import tarfile
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -271,7 +272,7 @@ def test_ecg_kaggle_rows(home):
 STAY = """Time,Parameter,Value
 00:00,RecordID,7
 00:00,Age,54
-00:00,Gender,-1
+00:00,Gender,1
 00:00,Height,-1
 00:00,ICUType,4
 00:00,Weight,-1
@@ -301,7 +302,7 @@ def test_physionet_channels_and_outcomes(home, packed):
     put_stays(home, packed, {"12": STAY.replace("RecordID,7", "RecordID,12"), "7": STAY.rstrip()})
     for _ in range(2):  # parsed, then cached
         bunch = fetch_physionet(data_home=home)
-        assert bunch.data.shape == (2, 3, 41)
+        assert bunch.data.shape == (2, 3, 37)
         assert bunch.data.times.tolist() == [[0, 0.5, 47.75]] * 2
         assert bunch.record_ids.tolist() == [12, 7] and bunch.target.tolist() == [1, 0]
     observed = {
@@ -309,10 +310,38 @@ def test_physionet_channels_and_outcomes(home, packed):
         for t, c in bunch.data.mask[0].nonzero().tolist()
     }
     assert {(name, round(value, 1)) for name, value in observed} == {
-        ("Age", 54.0), ("ICUType", 4.0), ("HR", 75.0), ("Temp", -17.8)
+        ("HR", 75.0), ("Temp", -17.8)
     }  # fmt: skip
-    assert bunch.feature_names[:37] == sorted(bunch.feature_names[:37])
+    assert bunch.feature_names == sorted(bunch.feature_names)
     assert bunch.target_names == ["survived", "died"]
+    static = bunch.data.static
+    assert list(static) == bunch.static_names == ["Age", "Gender", "Height", "ICUType"]
+    assert static["Age"].tolist() == [54.0, 54.0] and static["Height"].isna().all()
+    assert static["Gender"].tolist() == ["male", "male"]
+    assert static["ICUType"].tolist() == ["surgical", "surgical"]
+
+
+@unknown
+def test_physionet_facts_in_words_missing_and_as_columns(home):
+    lines = {
+        "12": STAY.replace("RecordID,7", "RecordID,12"),
+        "7": STAY.replace("Gender,1", "Gender,-1").replace("ICUType,4", "ICUType,2"),
+        "9": "Time,Parameter,Value\n00:00,RecordID,9\n00:00,Gender,0\n00:00,ICUType,1\n",
+    }
+    put_stays(home, False, lines, "7,6,1,5,-1,0\n9,6,1,5,-1,0\n12,6,1,5,2,1\n")
+    bunch = fetch_physionet(data_home=home)
+    assert bunch.record_ids.tolist() == [12, 7, 9]
+    static = bunch.data.static
+    assert static["Gender"].astype(object).fillna("?").tolist() == ["male", "?", "female"]
+    assert static["ICUType"].tolist() == ["surgical", "cardiac surgery recovery", "coronary care"]
+    assert static["Age"].fillna(-1).tolist() == [54, 54, -1]
+    assert bunch.data.lengths.tolist() == [3, 3, 1]  # a row at time 0, also of no measurement
+    assert not bunch.data.mask[2].any()
+    frame = fetch_physionet(data_home=home, as_frame=True).data
+    assert list(frame) == ["case", "time", *bunch.feature_names, *bunch.static_names]
+    back = from_long(frame, "case", "time", static=bunch.static_names)
+    assert torch.equal(back.mask, bunch.data.mask) and torch.equal(back.times, bunch.data.times)
+    pd.testing.assert_frame_equal(back.static, static)
 
 
 @unknown
@@ -324,6 +353,12 @@ def test_physionet_channels_and_outcomes(home, packed):
         ({"7": STAY + "noon,HR,3\n"}, "7,6,1,5,-1,0\n", "got the time 'noon', which is not hh:mm"),
         ({"7": STAY + "00:31,HR,fast\n"}, "7,6,1,5,-1,0\n", "Time,Parameter,Value"),
         ({"7": STAY[:38]}, "7,6,1,5,-1,0\n", r"got no measurement in 7\.txt"),
+        ({"7": STAY.replace("Type,4", "Type,5")}, "7,6,1,5,-1,0\n", r"ICUType .* got 5 in 7\.txt"),
+        (
+            {"7": STAY.replace("Gender,1", "Gender,2")},
+            "7,6,1,5,-1,0\n",
+            "a Gender among .0, 1. or",
+        ),
         ({"7": STAY}, "8,6,1,5,-1,0\n", "got no outcome of record 7"),
         ({"7": STAY}, "7,6,1,5,-1,\n", "got no outcome of record 7"),
     ],
@@ -383,11 +418,16 @@ def test_physionet_published_files(real, subset, n_times, outcomes):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bunch = fetch_physionet(subset=subset, **real)
-    assert bunch.data.shape == (4000, n_times, 41)
-    assert bunch.feature_names == physionet.DYNAMIC_NAMES + physionet.STATIC_NAMES
+    assert bunch.data.shape == (4000, n_times, 37)
+    assert bunch.feature_names == physionet.DYNAMIC_NAMES
     assert np.bincount(bunch.target).tolist() == outcomes
-    assert bunch.data.mask[:, 0, 37:].float().mean() > 0.85  # known at admission
-    assert not bunch.data.mask[:, 1:, 37:].any()
+    static = bunch.data.static
+    assert static[["Age", "ICUType"]].notna().all(axis=None)  # known at admission
+    assert static["Gender"].notna().mean() > 0.99 > 0.6 > static["Height"].notna().mean() > 0.4
+    assert static["Age"].between(15, 90).all()
+    for name, words in physionet.CATEGORIES.items():
+        assert set(static[name].dropna()) == set(words.values())
+    assert (bunch.data.times[:, 0] == 0).all()
     assert bunch.data.mask.any((0, 1)).all()  # every channel
     assert bunch.data.times.max() <= 48
 

@@ -28,6 +28,8 @@ def as_bunch(
         as_frame: Return `data` as a long DataFrame with columns "case", "time" and one per entry
             of `feature_names`, which `from_long(data, "case", "time")` converts back, and `target`
             as a Series: indexed by case, or for labels per time point by the rows of `data`.
+            Static facts have columns too, with the same value in all rows of a case:
+            `from_long(..., static=static_names)` converts these back.
         extra: Further entries of the Bunch, including `feature_names`.
     """
     X: Any = data
@@ -44,11 +46,16 @@ def as_bunch(
 
 
 def to_long_frame(batch: SeriesBatch, feature_names: list[str]) -> pd.DataFrame:
-    """Converts (N, T, C) to a table of one row per case and time point, in this order."""
+    """Converts (N, T, C) to a table of one row per case and time point, in this order.
+
+    Columns of static facts come last.
+    """
     present = batch.present
     values = batch.values.masked_fill(~batch.mask, float("nan"))[present].cpu().numpy()
     frame = pd.DataFrame(values, columns=feature_names)
     case = np.repeat(np.arange(batch.n_cases), batch.lengths.cpu().numpy())
     frame.insert(0, "case", case)
     frame.insert(1, "time", batch.times[present].cpu().numpy())
+    if batch.static is not None:
+        frame = frame.join(batch.static, on="case")
     return frame

@@ -23,9 +23,15 @@ DYNAMIC_NAMES = (
     "SysABP Temp TroponinI TroponinT Urine WBC Weight pH"
 ).split()
 STATIC_NAMES = ["Age", "Gender", "Height", "ICUType"]
-FEATURE_NAMES = DYNAMIC_NAMES + STATIC_NAMES
+# What the numbers of categories mean.
+CATEGORIES = {
+    "Gender": {0: "female", 1: "male"},
+    "ICUType": {1: "coronary care", 2: "cardiac surgery recovery", 3: "medical", 4: "surgical"},
+}
+_PARAMETERS = DYNAMIC_NAMES + STATIC_NAMES
 _MISSING_IS_MINUS_ONE = {*STATIC_NAMES, "Weight"}
-_VERSION = 1
+# Since 2 the facts known at admission are apart from the channels.
+_VERSION = 2
 _HOME = "https://physionet.org/content/challenge-2012/1.0.0/"
 _FILES = "https://physionet.org/files/challenge-2012/1.0.0/"
 # Digests of the records and of the outcomes of each set. No copy of set b was at hand, so that its
@@ -62,8 +68,9 @@ def fetch_physionet(
     end. Set b is not verified, as no checksum of its files is known, and reading it was tried
     on generated files only.
 
-    Age, gender, height and type of unit are channels observed at time 0 only. For them and for
-    weight, -1 means missing. Several values of one parameter at one time are averaged.
+    Age, gender, height and type of unit, known at admission, are static facts; gender and unit
+    are words. For them and for weight, -1 means missing. Several values of one parameter at one
+    time are averaged. Every stay has a row at time 0, with or without measurements.
 
     Args:
         data_home: Folder to search first, and to cache in if it is writable.
@@ -73,10 +80,10 @@ def fetch_physionet(
         subset: "a", "b" or "c".
 
     Returns:
-        Bunch with `data`, SeriesBatch (N, T, 41), times in hours since admission; `target` (N,)
-        int64, 1 for death in hospital; `record_ids` (N,); `feature_names`, the 37 measured
-        parameters sorted by name, then the four known at admission; `target_names`, `DESCR`
-        and `source`.
+        Bunch with `data`, SeriesBatch (N, T, 37) with the facts in `data.static`, times in hours
+        since admission; `target` (N,) int64, 1 for death in hospital; `record_ids` (N,);
+        `feature_names`, the 37 measured parameters sorted by name; `static_names`,
+        `target_names`, `DESCR` and `source`.
 
     Raises:
         OSError: A file is absent or broken.
@@ -94,11 +101,12 @@ def fetch_physionet(
         arrays["case"], arrays["minutes"] / 60.0, arrays["values"], len(arrays["died"])
     )
     return as_bunch(
-        data,
+        data.with_static(_make_facts(arrays["static"])),
         arrays["died"],
         return_X_y=return_X_y,
         as_frame=as_frame,
-        feature_names=list(FEATURE_NAMES),
+        feature_names=list(DYNAMIC_NAMES),
+        static_names=list(STATIC_NAMES),
         target_names=["survived", "died"],
         record_ids=arrays["record_ids"],
         DESCR=_DESCR.format(subset=subset),
@@ -136,16 +144,39 @@ def _build(records: LocatedSource, outcomes: LocatedSource) -> Arrays:
     # One row per stay and time, one cell per parameter in it.
     n_minutes = int(minutes.max()) + 1
     key, row = np.unique(case * n_minutes + minutes, return_inverse=True)
-    n_channels = len(FEATURE_NAMES)
-    means = average_cells(row * n_channels + channel, value, len(key) * n_channels)
+    n_channels, n_facts = len(DYNAMIC_NAMES), len(STATIC_NAMES)
+    is_fact = channel >= n_channels
+    cell = row * n_channels + channel
+    means = average_cells(cell[~is_fact], value[~is_fact], len(key) * n_channels)
+    cell = case * n_facts + channel - n_channels
+    static = average_cells(cell[is_fact], value[is_fact], len(texts) * n_facts)
+    static = static.reshape(-1, n_facts)
+    for name, words in CATEGORIES.items():
+        codes = static[:, STATIC_NAMES.index(name)]
+        is_unknown = ~np.isin(codes, list(words)) & ~np.isnan(codes)
+        if is_unknown.any():
+            first = int(is_unknown.argmax())
+            raise ValueError(
+                f"{records.path} must hold a {name} among {list(words)} or -1, "
+                f"got {codes[first]:g} in {list(texts)[first]}.txt"
+            )
     ids = np.array([int(name) for name in texts])
     return {
         "case": key // n_minutes,
         "minutes": key % n_minutes,
         "values": means.reshape(-1, n_channels).astype(np.float32),
+        "static": static,
         "record_ids": ids,
         "died": _read_deaths(ids, outcomes),
     }
+
+
+def _make_facts(static: np.ndarray) -> pd.DataFrame:
+    """Makes the table of facts (N, 4), with words for the numbers of categories."""
+    facts = pd.DataFrame(static, columns=STATIC_NAMES)
+    for name, words in CATEGORIES.items():
+        facts[name] = pd.Categorical(facts[name].map(words), categories=list(words.values()))
+    return facts
 
 
 def _parse(
@@ -172,12 +203,12 @@ def _parse(
         raise ValueError(f"{expected}, got {format_error(error)}") from error
     case = np.repeat(np.arange(len(bodies)), [body.count(b"\n") for body in bodies])
     clock = {text: _parse_minutes(text, expected) for text in frame["time"].cat.categories}
-    codes = {name: code for code, name in enumerate(FEATURE_NAMES)} | {"RecordID": -1}
+    codes = {name: code for code, name in enumerate(_PARAMETERS)} | {"RecordID": -1}
     is_complete = ~frame.isna().to_numpy().any(1)
     minutes = encode_categories(frame["time"], clock, expected)
     channel = encode_categories(frame["parameter"], codes, expected)
     value = frame["value"].to_numpy()
-    minus_one = np.array([name in _MISSING_IS_MINUS_ONE for name in FEATURE_NAMES])
+    minus_one = np.array([name in _MISSING_IS_MINUS_ONE for name in _PARAMETERS])
     is_known = is_complete & (channel >= 0) & ~((value == -1) & minus_one[channel])
     is_empty = np.bincount(case[is_known], minlength=len(bodies)) == 0
     if is_empty.any():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from latent_morph.estimators.inputs import as_query_times, is_table
 from latent_morph.estimators.persistence import PersistentEstimator
-from latent_morph.series import Data, SeriesBatch, as_series
+from latent_morph.series import Data, SeriesBatch, StaticEncoder, as_series
 
 
 class SeriesInputs(BaseEstimator):
@@ -24,9 +24,11 @@ class SeriesInputs(BaseEstimator):
     n_channels_: int
     n_features_in_: int
     fitted_on_table_: bool
+    static_encoder_: StaticEncoder | None = None  # pickles of older versions have none
 
     # Whether `fit` learns a `scaler_`.
     _is_scaled: ClassVar[bool] = True
+    _takes_static: ClassVar[bool] = True
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()
@@ -60,11 +62,48 @@ class SeriesInputs(BaseEstimator):
             self.n_features_in_ = X.shape[1] if table else batch.n_channels
             if not table and hasattr(self, "feature_names_in_"):
                 del self.feature_names_in_  # of an earlier fit
+            self._fit_static(batch)
         elif batch.n_channels != self.n_channels_:
             raise ValueError(
                 f"X must have {self.n_channels_} channels as in fit, got {batch.n_channels}"
             )
+        else:
+            self._check_static(batch)
         return batch
+
+    def _fit_static(self, batch: SeriesBatch, weight: Tensor | None = None) -> None:
+        """Fits the encoder of static facts to training series, if they have any."""
+        if batch.static is None:
+            self.static_encoder_ = None
+            return
+        if not self._takes_static:
+            raise ValueError(
+                f"X must have no static facts for {type(self).__name__}, "
+                f"got {list(batch.static.columns)}"
+            )
+        self.static_encoder_ = StaticEncoder().fit(batch.static, weight=weight)
+
+    def _check_static(self, batch: SeriesBatch, where: str = "as in fit") -> None:
+        """Raises unless series have the facts that the encoder knows."""
+        if self.static_encoder_ is None:
+            if batch.static is not None:
+                got = list(batch.static.columns)
+                raise ValueError(f"X must have no static facts {where}, got {got}")
+        elif batch.static is None:
+            expected = self.static_encoder_.columns_
+            raise ValueError(f"X must have the static facts {expected} {where}, got none")
+        else:
+            self.static_encoder_.check(batch.static)
+
+    def _n_static(self) -> int:
+        """Returns the number of columns of the encoded facts."""
+        return 0 if self.static_encoder_ is None else len(self.static_encoder_.names())
+
+    def _encode_static(self, batch: SeriesBatch) -> Tensor | None:
+        """Returns the encoded facts (N, S) of series, float64, or None without any."""
+        if self.static_encoder_ is None or not self._n_static():
+            return None
+        return self.static_encoder_.transform(batch.static)
 
     def _validate_fitted(self, X: Data) -> SeriesBatch:
         """Checks that the estimator is fitted, and converts X."""

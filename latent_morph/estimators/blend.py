@@ -53,7 +53,7 @@ _PARAMETERS: dict[str, Parameter] = {
         meaning="Seed of the folds, and of members whose own seed is None."
     ),
 }
-_INPUT_ATTRIBUTES = ("n_channels_", "n_features_in_", "fitted_on_table_")
+_INPUT_ATTRIBUTES = ("static_encoder_", "n_channels_", "n_features_in_", "fitted_on_table_")
 
 
 class _Blend(LabelCodes, SeriesInputs):

@@ -297,7 +297,7 @@ def compute_logits(
             weight = weight * class_weight.double()[part.labels.clamp(min=0)]
         is_known = part.labels >= 0
         with torch.no_grad():
-            logits = class_logits(model(part.inputs)).double()
+            logits = class_logits(model(part.inputs, static=part.static)).double()
         all_logits.append(logits[is_known].cpu())
         codes.append(part.labels[is_known].cpu())
         weights.append(weight[is_known].cpu())

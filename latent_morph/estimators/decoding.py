@@ -67,9 +67,9 @@ class DecodingMixin(LatentODEBase):
         batch = self._validate_fitted(X)
         query = None if times is None else self._query_times(times, batch)
         means, deviations = [], []
-        for chosen, part in self._scaled_parts(batch):
+        for chosen, part, static in self._scaled_parts(batch):
             times_of_part = part.times if query is None else query[chosen].to(self.device)
-            mean, std = self._compute_moments(part, times_of_part, n_samples)
+            mean, std = self._compute_moments(part, static, times_of_part, n_samples)
             means.append(mean.cpu())
             deviations.append(std.cpu())
         scaled = torch.cat(means).double()
@@ -140,9 +140,9 @@ class DecodingMixin(LatentODEBase):
         query = None if times is None else self._query_times(times, batch)
         states = []
         with torch.inference_mode():
-            for chosen, part in self._scaled_parts(batch):
+            for chosen, part, static in self._scaled_parts(batch):
                 times_of_part = part.times if query is None else query[chosen].to(self.device)
-                z0 = self.model_.encoder(part.trim()).mean
+                z0 = self.model_.encode(part.trim(), static).mean
                 states.append(self.model_.flow(z0, times_of_part).cpu())
         answer = torch.cat(states)
         if times is None:
@@ -151,6 +151,8 @@ class DecodingMixin(LatentODEBase):
 
     def sample(self, n_cases: int, times: Data, *, random_state: Any = None) -> np.ndarray:  # noqa: ANN401
         """Draws new series: z0 from the prior, decoded along its trajectory, plus noise.
+
+        Static facts have no part in this, as they shift only the posterior.
 
         Parameters
         ----------
@@ -183,12 +185,12 @@ class DecodingMixin(LatentODEBase):
         return self.scaler_.inverse_values(drawn.cpu().double()).numpy()
 
     def _compute_moments(
-        self, part: SeriesBatch, query: Tensor, n_samples: int
+        self, part: SeriesBatch, static: Tensor | None, query: Tensor, n_samples: int
     ) -> tuple[Tensor, Tensor]:
         """Returns mean and standard deviation (N, Q, C) of the decoded draws, in scaled units."""
         model = self.model_
         with torch.inference_mode():
-            encoding = model.encoder(part)
+            encoding = model.encode(part, static)
             if n_samples == 0:
                 emission = model.decoder(model.flow(encoding.mean, query))
                 return emission.mean, emission.std.expand_as(emission.mean)
@@ -213,7 +215,7 @@ class DecodingMixin(LatentODEBase):
         """Returns (N, D) posterior means of z0."""
         with torch.inference_mode():
             means = [
-                self.model_.encoder(part.trim()).mean.cpu()
-                for _, part in self._scaled_parts(self._validate_fitted(X))
+                self.model_.encode(part.trim(), static).mean.cpu()
+                for _, part, static in self._scaled_parts(self._validate_fitted(X))
             ]
         return torch.cat(means).numpy()

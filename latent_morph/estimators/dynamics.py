@@ -179,6 +179,7 @@ class DynamicsRegressor(TrainedEstimator):
 
     _parameters: ClassVar[Mapping[str, Parameter]] = PARAMETERS
     _noun: ClassVar[str] = "trajectory"
+    _takes_static: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -254,7 +255,8 @@ class DynamicsRegressor(TrainedEstimator):
         ----------
         X : trajectories
             Anything `latent_morph.as_series` accepts, with irregular times, unequal lengths and
-            missing values. A trajectory is rolled out from its first complete row.
+            missing values, without static facts. A trajectory is rolled out from its first
+            complete row.
         y : ignored
             For pipelines.
         sample_weight : array-like of shape (n_cases,), default=None

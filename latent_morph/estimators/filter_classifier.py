@@ -10,7 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from torch import Tensor, nn
 
 from latent_morph.checks import check_device
-from latent_morph.estimators.filters import BankEstimator
+from latent_morph.estimators.filters import BankEstimator, join_static
 from latent_morph.estimators.heads import HeadEstimator
 from latent_morph.estimators.labels import LabelMixin
 from latent_morph.estimators.parameters import (
@@ -39,6 +39,8 @@ BLOCK_WEIGHTS = tuple(
     for modes, kernels in ((1.0, 1.0), (1.0, 0.25), (0.25, 1.0), (1.0, 0.0), (0.0, 1.0))
     for shares in (_POOL_WEIGHTS if kernels else _POOL_WEIGHTS[:1])
 )
+# Of the block of encoded facts, in all of these: a few facts would drown in a larger block.
+STATIC_WEIGHT = 1.0
 
 
 class FilterModel(nn.Module):
@@ -49,21 +51,28 @@ class FilterModel(nn.Module):
         self.bank = bank
         self.head = head
 
-    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """Maps series to logits (N, K), or to features (N, F) without a head."""
-        features = self.bank(values, times, mask)
+    def forward(
+        self, values: Tensor, times: Tensor, mask: Tensor, static: Tensor | None = None
+    ) -> Tensor:
+        """Maps series and encoded facts to logits (N, K), or to features without a head."""
+        features = join_static(self.bank(values, times, mask), static)
         return features if self.head is None else self.head(features)
 
 
 def _fit_ridge(
     features: Tensor, codes: np.ndarray, weight: np.ndarray | None, bank: Bank
 ) -> tuple[RidgeHead, RidgeChoice]:
+    sizes, candidates = bank.sizes(), BLOCK_WEIGHTS
+    n_static = features.shape[1] - sum(sizes)
+    if n_static:
+        sizes = [*sizes, n_static]
+        candidates = tuple((*weights, STATIC_WEIGHT) for weights in BLOCK_WEIGHTS)
     return RidgeHead.fit(
         features,
         torch.from_numpy(codes),
         None if weight is None else torch.from_numpy(weight),
-        sizes=bank.sizes(),
-        candidates=BLOCK_WEIGHTS,
+        sizes=sizes,
+        candidates=candidates,
     )
 
 
@@ -75,8 +84,8 @@ def _gives_probabilities(classifier: Any) -> bool:  # noqa: ANN401
 class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEstimator):
     """Classifies irregular series, one label each, by a linear head on a filter bank.
 
-    The features are those of `FilterBank`. Nothing is trained by gradients: a fit takes seconds
-    for thousands of series, and needs no tuning.
+    The features are those of `FilterBank`, static facts among them. Nothing is trained by
+    gradients: a fit takes seconds for thousands of series, and needs no tuning.
 
     Parameters
     ----------
@@ -168,6 +177,7 @@ class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEsti
             label_weight = (1.0 if weight is None else weight) * factors.numpy()[codes]
         check_device("device", self.device)
         self._remember_params()
+        self._fit_static(batch, None if weight is None else torch.from_numpy(weight))
         seed = self._draw_seed()
         candidates = self._list_candidates(batch)
         origin, mode_scale = candidates[0]
@@ -181,7 +191,8 @@ class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEsti
         if self.head is None:
             head, choice = _fit_ridge(features, codes, label_weight, bank)
             self.alpha_ = choice.alpha
-            self.block_weights_ = dict(zip(BLOCKS, choice.block_weights, strict=True))
+            blocks = (*BLOCKS, "static")[: len(choice.block_weights)]
+            self.block_weights_ = dict(zip(blocks, choice.block_weights, strict=True))
             self.loo_score_ = choice.score
             self.model_ = FilterModel(bank, head.to(self.device))
             return self
@@ -246,7 +257,8 @@ class FilterBankClassifier(SeriesLabelMixin, LabelMixin, BankEstimator, HeadEsti
         bank = self._new_bank()
         if self.head is not None:
             return FilterModel(bank, None)
-        return FilterModel(bank, RidgeHead(sum(bank.sizes()), len(self.classes_)))
+        n_features = sum(bank.sizes()) + self._n_static()
+        return FilterModel(bank, RidgeHead(n_features, len(self.classes_)))
 
     def _program(self) -> Program:
         self._check_own_head("exported")

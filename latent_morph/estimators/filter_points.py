@@ -1,6 +1,6 @@
 """FilterBankPointClassifier: one label per time point, from the filters' states at each row."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +10,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
 from latent_morph.checks import check_device
+from latent_morph.estimators.filters import append_static, join_static
 from latent_morph.estimators.heads import HeadEstimator
 from latent_morph.estimators.parameters import (
     COUNT_OR_ZERO,
@@ -40,13 +41,17 @@ class PointModel(nn.Module):
         self.layer = layer
         self.head = head
 
-    def features(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """Maps series to features (N, T, F)."""
-        return self.layer(self.bank(values, times, mask))
+    def features(
+        self, values: Tensor, times: Tensor, mask: Tensor, static: Tensor | None = None
+    ) -> Tensor:
+        """Maps series and encoded facts to features (N, T, F)."""
+        return self.layer(join_static(self.bank(values, times, mask), static))
 
-    def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
-        """Maps series to logits (N, T, K), or to features (N, T, F) without a head."""
-        features = self.features(values, times, mask)
+    def forward(
+        self, values: Tensor, times: Tensor, mask: Tensor, static: Tensor | None = None
+    ) -> Tensor:
+        """Maps series and encoded facts to logits (N, T, K), or to features without a head."""
+        features = self.features(values, times, mask, static)
         return features if self.head is None else self.head(features)
 
 
@@ -55,10 +60,11 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
     """Classifies every time point of irregular series, by a linear head on filters.
 
     At each row, filters that run forwards and backwards through time tell the recent past and the
-    near future of each channel. Random units of a few of these features each make the head see
-    more than sums. Nothing is trained by gradients. There is one label per time point: an array
-    (n_cases, n_times), or a list of one array per series if lengths differ. With one label per
-    series, it is taken for all of its time points, and predictions are one per series too.
+    near future of each channel; static facts are the same in every row. Random units of a few of
+    these features each make the head see more than sums. Nothing is trained by gradients. There is
+    one label per time point: an array (n_cases, n_times), or a list of one array per series if
+    lengths differ. With one label per series, it is taken for all of its time points, and
+    predictions are one per series too.
 
     Parameters
     ----------
@@ -145,11 +151,13 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         self._remember_params()
         row_weight, is_weighted = self._weigh_rows(batch, codes, weight)
         case_weight = None if weight is None else torch.from_numpy(weight)
+        self._fit_static(batch, case_weight)
         self.scaler_ = SeriesScaler("robust").fit(batch, weight=case_weight)
         scaled = self.scaler_.transform(batch).to(dtype=torch.float32)
         bank = PointBank.fit(scaled.values, scaled.times, scaled.mask)
         sample = torch.randperm(len(batch), generator=generator)[:SAMPLE_CASES]
-        rows = self._compute_rows(bank.to(self.device), batch[sample], bank.numbers_per_row())
+        with_facts = append_static(bank.to(self.device))
+        rows = self._compute_rows(with_facts, batch[sample], bank.numbers_per_row())
         n_units = self.n_units if self.head is None else 0
         layer = RandomLayer.fit(rows, n_units, generator)
         model = PointModel(bank, layer, None).to(self.device)
@@ -222,13 +230,15 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         per_row = model.bank.numbers_per_row() + 4 * len(model.layer.bias)
         return per_row * batch.lengths
 
-    def _compute_rows(self, module: nn.Module, batch: SeriesBatch, per_row: int) -> Tensor:
+    def _compute_rows(
+        self, function: Callable[..., Tensor], batch: SeriesBatch, per_row: int
+    ) -> Tensor:
         """Returns the features (R, F) of all rows, without the padding."""
         n_numbers = per_row * batch.lengths
         lengths = batch.lengths
         starts = lengths.cumsum(0) - lengths
         answer = torch.empty(0)
-        for chosen, features in self._each_part(module, batch, n_numbers):
+        for chosen, features in self._each_part(function, batch, n_numbers):
             if not len(answer):
                 answer = features.new_empty(int(lengths.sum()), features.shape[-1])
             row = torch.arange(features.shape[1])
@@ -268,7 +278,7 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
 
     def _new_model(self) -> nn.Module:
         bank = PointBank(self.n_channels_)
-        n_features = len(bank.names())
+        n_features = len(bank.names()) + self._n_static()
         if self.head is not None:
             return PointModel(bank, RandomLayer(n_features, 0), None)
         layer = RandomLayer(n_features, self.n_units)

@@ -58,18 +58,40 @@ class FilterEstimator(SeriesEstimator):
         Series of like size are processed together, as many as the memory allows.
 
         Args:
-            function: Applied to values, times and mask of some series.
+            function: Applied to values, times, mask and encoded facts of some series; these are
+                None if there are none.
             batch: N series.
             n_numbers: (N,) how many intermediate numbers each series needs.
         """
         for chosen in split_by_size(n_numbers, self._max_numbers()):
+            part = batch[chosen].trim()
+            static = self._encode_static(part)
+            static = None if static is None else static.to(self.device, torch.float32)
             with torch.no_grad():
-                result = function(*self._prepare(batch[chosen].trim())).cpu()
+                result = function(*self._prepare(part), static).cpu()
             yield chosen, result
 
     def _max_numbers(self) -> float:
         """Returns how many intermediate numbers the memory allows."""
         return self.max_memory * 2**20 / 4
+
+
+def join_static(features: Tensor, static: Tensor | None) -> Tensor:
+    """Appends encoded facts (N, S) to features (N, F), or to each row of features (N, T, F)."""
+    if static is None:
+        return features
+    if features.ndim == 3:
+        static = static.unsqueeze(1).expand(-1, features.shape[1], -1)
+    return torch.cat([features, static.to(features)], dim=-1)
+
+
+def append_static(bank: nn.Module) -> Callable[..., Tensor]:
+    """Returns a function of series and encoded facts: the features of a bank, then the facts."""
+
+    def compute(values: Tensor, times: Tensor, mask: Tensor, static: Tensor | None) -> Tensor:
+        return join_static(bank(values, times, mask), static)
+
+    return compute
 
 
 class BankEstimator(FilterEstimator):
@@ -114,8 +136,8 @@ class BankEstimator(FilterEstimator):
         )
 
     def _compute_features(self, bank: Bank, batch: SeriesBatch) -> Tensor:
-        """Returns the features (N, F)."""
-        return self._map_parts(bank, batch, self._count_numbers(bank, batch))
+        """Returns the features (N, F): those of the bank, and the encoded facts."""
+        return self._map_parts(append_static(bank), batch, self._count_numbers(bank, batch))
 
     def _count_numbers(self, bank: Bank, batch: SeriesBatch) -> Tensor:
         span = (batch.times[:, -1] - batch.times[:, 0]) / self.scaler_.time_scale_
@@ -166,7 +188,12 @@ class FeatureTransformer(TransformerMixin, FilterEstimator):
             Ignored; exists because scikit-learn passes it.
         """
         check_is_fitted(self)
-        return np.array(self.model_.names(), dtype=object)
+        return np.array([*self.model_.names(), *self._static_names()], dtype=object)
+
+    def _static_names(self) -> list[str]:
+        """Returns the names of the features that facts are."""
+        names = [] if self.static_encoder_ is None else self.static_encoder_.names()
+        return [f"static {name}" for name in names]
 
     def _program(self) -> Program:
         return features_program(
@@ -181,9 +208,9 @@ class FilterBank(FeatureTransformer, BankEstimator):
     Each channel is read as a piecewise linear function of time, through which three kinds of
     filters look: damped rotations, solved exactly over every gap, in both directions of time;
     kernels of nine taps at multiples of several time lags; and what the mask itself says, how
-    often and how long ago was measured. Their outputs are pooled over time. Nothing is trained,
-    and only scales are learned from the data. Series may have unequal lengths, missing values and
-    arbitrary times.
+    often and how long ago was measured. Their outputs are pooled over time. Static facts are
+    features too. Nothing is trained, and only scales are learned from the data. Series may have
+    unequal lengths, missing values and arbitrary times.
 
     Parameters
     ----------

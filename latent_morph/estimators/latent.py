@@ -94,15 +94,20 @@ class LatentODEBase(TrainedEstimator):
                 batch[trained_on] if target is None else target[trained_on],
                 weight=None if factors is None else factors[trained_on],
             )
+            self._fit_static(batch[trained_on], None if factors is None else factors[trained_on])
         else:
             self.scaler_ = pretrained.scaler_
+            self.static_encoder_ = pretrained.static_encoder_
+            self._check_static(batch, "as init has")
         if target is not None:
             target = self._scale_target(target, batch.times[:, 0])
         if factors is not None:
             factors = factors.to(self._fitted_dtype())
         if class_weight is not None:
             class_weight = class_weight.to(self.device, self._fitted_dtype())
-        examples = Examples(self._scale(batch), target, labels, factors).to(self.device)
+        # Encoded facts go beside the series, whose table is then of no use.
+        inputs, static = self._scale(batch).with_static(None), self._encode_for_model(batch)
+        examples = Examples(inputs, target, labels, factors, static).to(self.device)
         members, histories = [], []
         for number, (train_cases, val_cases) in enumerate(splits):
             with seeded(seed + number):
@@ -141,7 +146,7 @@ class LatentODEBase(TrainedEstimator):
         return None
 
     def _scale_target(self, target: SeriesBatch, starts: Tensor) -> SeriesBatch:
-        """Scales the target, with times relative to the starts of the inputs."""
+        """Scales the target, with times relative to the starts of the inputs, without facts."""
         scaled = self._scale(target)
         times = self.scaler_.scale_times(target.times, starts)
         return SeriesBatch(scaled.values, times, scaled.mask, scaled.lengths)
@@ -201,10 +206,11 @@ class LatentODEBase(TrainedEstimator):
                 encoder.state_dim,
                 self._n_classes(),
                 head=getattr(self, "head"),  # noqa: B009  # a classifier's parameter
-                summary_dim=self.hidden_dim if has_summary else 0,
+                summary_dim=(self.hidden_dim if has_summary else 0) + self._n_static(),
                 width=self.hidden_dim,
             )
-        return LatentODE(encoder, flow, decoder, head, summary).to(DTYPES[self.dtype])
+        model = LatentODE(encoder, flow, decoder, head, summary, static_dim=self._n_static())
+        return model.to(DTYPES[self.dtype])
 
     def _new_encoder(self, n_channels: int) -> Encoder:
         options = dict(self.encoder_options or {})
@@ -216,27 +222,36 @@ class LatentODEBase(TrainedEstimator):
 
     # Prediction
 
-    def _scaled_parts(self, batch: SeriesBatch) -> Iterator[tuple[slice, SeriesBatch]]:
-        """Yields batches of scaled series, which bounds the memory needed."""
+    def _encode_for_model(self, batch: SeriesBatch) -> Tensor | None:
+        """Returns the encoded facts (N, S) of series, as the model takes them."""
+        static = self._encode_static(batch)
+        return None if static is None else static.to(self.device, self._fitted_dtype())
+
+    def _scaled_parts(
+        self, batch: SeriesBatch
+    ) -> Iterator[tuple[slice, SeriesBatch, Tensor | None]]:
+        """Yields batches of scaled series and encoded facts, which bounds the memory needed."""
         size = max(self.batch_size, 256)
         for start in range(0, len(batch), size):
             chosen = slice(start, start + size)
-            yield chosen, self._scale(batch[chosen]).to(self.device)
+            part = batch[chosen]
+            yield chosen, self._scale(part).to(self.device), self._encode_for_model(part)
 
     def _outputs(self, batch: SeriesBatch) -> Iterator[tuple[slice, LatentOutput]]:
         """Yields the model's outputs at the series' own times, per batch of series."""
-        for chosen, part in self._scaled_parts(batch):
+        for chosen, part, static in self._scaled_parts(batch):
             with torch.inference_mode():
-                yield chosen, self.model_(part.trim())
+                yield chosen, self.model_(part.trim(), static=static)
 
 
 def copy_weights(source: nn.Module, target: LatentODE) -> None:
-    """Copies the weights of encoder, flow and decoder.
+    """Copies the weights of encoder, flow and decoder, and of the shifts by static facts.
 
     Raises:
         ValueError: The sizes differ.
     """
-    for name in ("encoder", "flow", "decoder"):
+    names = ("encoder", "flow", "decoder")
+    for name in names if target.shift is None else (*names, "shift"):
         try:
             getattr(target, name).load_state_dict(getattr(source, name).state_dict())
         except RuntimeError as problem:

@@ -307,6 +307,10 @@ FILTER_CLASSIFIER: dict[str, Parameter] = FILTERS | {
 ATTRIBUTES = {
     "model_": ("torch module", "What computes the predictions."),
     "scaler_": ("SeriesScaler", "Scales of the training series."),
+    "static_encoder_": (
+        "StaticEncoder or None",
+        "Encoder of the static facts of the training series, if they had any.",
+    ),
     "n_channels_": ("int", "Number of channels."),
     "n_features_in_": ("int", "Number of columns of a 2-D X, otherwise of channels."),
     "fitted_on_table_": (

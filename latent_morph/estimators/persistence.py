@@ -14,7 +14,7 @@ from latent_morph.estimators.migration import upgrade
 from latent_morph.io.export import Program, write_program
 from latent_morph.io.model_file import UNREADABLE, limit_allocation, read_model, write_model
 from latent_morph.seeding import seeded
-from latent_morph.series import SeriesScaler
+from latent_morph.series import SeriesScaler, StaticEncoder
 
 
 class PersistentEstimator(BaseEstimator):
@@ -29,6 +29,7 @@ class PersistentEstimator(BaseEstimator):
 
     model_: Any
     scaler_: SeriesScaler  # absent where series keep their units
+    static_encoder_: StaticEncoder | None
     n_channels_: int
     n_features_in_: int
     fitted_on_table_: bool
@@ -136,7 +137,8 @@ class PersistentEstimator(BaseEstimator):
 
         Only closed forms can be exported: `encoder="morph"` and an ODE of the `morph` family with
         a linear base, or `"linear"`. The program works in the units of the data, for any number of
-        series and of times; the README describes its inputs and outputs.
+        series and of times; the README describes its inputs and outputs. It has no input for
+        static facts: an estimator that was fitted with some is refused.
 
         Parameters
         ----------
@@ -151,7 +153,15 @@ class PersistentEstimator(BaseEstimator):
             The file, whose metadata describe inputs, outputs and classes.
         """
         check_is_fitted(self)
+        self._check_no_static("exported")
         return write_program(path, self._program(), format)
+
+    def _check_no_static(self, done: str) -> None:
+        if self.static_encoder_ is not None:
+            raise ValueError(
+                f"{type(self).__name__} must be fitted without static facts to be {done}, "
+                f"got {self.static_encoder_.columns_}"
+            )
 
     def _make_config(self) -> dict[str, Any]:
         """Returns what a file holds beside the weights."""
@@ -166,6 +176,7 @@ class PersistentEstimator(BaseEstimator):
             "estimator": type(self).__name__,
             "params": params,
             "scaler": self.scaler_.state() if hasattr(self, "scaler_") else None,
+            "static": None if self.static_encoder_ is None else self.static_encoder_.state(),
             "n_channels": self.n_channels_,
             "n_features_in": self.n_features_in_,
             "feature_names_in": getattr(self, "feature_names_in_", None),
@@ -181,6 +192,8 @@ class PersistentEstimator(BaseEstimator):
             self.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
         if config["scaler"] is not None:
             self.scaler_ = SeriesScaler.from_state(config["scaler"])
+        static = config.get("static")  # older files lack it
+        self.static_encoder_ = None if static is None else StaticEncoder.from_state(static)
 
     # Pickle, joblib and skops
 
@@ -191,12 +204,16 @@ class PersistentEstimator(BaseEstimator):
             state["model_"] = {name: value.cpu().numpy() for name, value in weights.items()}
         if "scaler_" in state:
             state["scaler_"] = self.scaler_.state()
+        if state.get("static_encoder_") is not None:
+            state["static_encoder_"] = state["static_encoder_"].state()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "scaler_" in state:
             self.scaler_ = SeriesScaler.from_state(state["scaler_"])
+        if state.get("static_encoder_") is not None:
+            self.static_encoder_ = StaticEncoder.from_state(state["static_encoder_"])
         if "model_" in state:
             weights = {name: torch.as_tensor(value) for name, value in state["model_"].items()}
             self.model_ = self._rebuild_model(weights)

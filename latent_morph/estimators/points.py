@@ -94,10 +94,10 @@ class LatentODEPointClassifier(PointLabelMixin, ClassifierBase):
         """Returns (N, Q, K) at times that are inserted as unobserved rows."""
         query = self._query_times(times, batch)
         probabilities = []
-        for chosen, part in self._scaled_parts(batch):
+        for chosen, part, static in self._scaled_parts(batch):
             extended, rows = insert_rows(part, query[chosen].to(part.device))
             with torch.inference_mode():
-                all_rows = class_logits(self.model_(extended)).softmax(-1)
+                all_rows = class_logits(self.model_(extended, static=static)).softmax(-1)
             probabilities.append(all_rows.take_along_dim(rows.unsqueeze(-1), dim=1).cpu())
         return torch.cat(probabilities)
 

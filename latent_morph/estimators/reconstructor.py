@@ -155,8 +155,9 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
         X : series
             The encoder's inputs; anything `latent_morph.as_series` accepts.
         y : SeriesBatch or list of (times, values), default=None
-            Targets of the reconstruction, if not X: the same series at further times. Anything
-            else is ignored, as in scikit-learn's transformers.
+            Targets of the reconstruction, if not X: the same series at further times, whose
+            static facts are those of X. Anything else is ignored, as in scikit-learn's
+            transformers.
         sample_weight : array-like of shape (n_cases,), default=None
             Weight of each series in scales, loss and validation: 2 is equivalent to a second copy,
             0 to its absence. Only proportions matter.
@@ -242,6 +243,7 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
             so that memory grows with their number. 0 decodes the posterior's mean.
         """
         check_is_fitted(self)
+        self._check_no_static("exported")
         noise = self._posterior_noise(check_count("n_samples", n_samples, least=0)).cpu()
         return write_program(path, reconstructor_program(self.model_, self.scaler_, noise), format)
 
@@ -274,7 +276,7 @@ class LatentODEReconstructor(TransformerMixin, DecodingMixin):
             inputs = part.inputs
             if self.keep is not None:
                 inputs = subsample(inputs, self.keep, random)
-            predicted = model(inputs, target.times).emission.mean
+            predicted = model(inputs, target.times, static=part.static).emission.mean
             unscale = self.scaler_.inverse_values
             error = unscale(predicted.double()) - unscale(target.values.double())
             squares = error[target.mask].square()

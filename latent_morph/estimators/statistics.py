@@ -27,7 +27,8 @@ class SeriesStatistics(FeatureTransformer):
     Per channel: the number of observations, their mean, standard deviation, least and greatest,
     first and last value, the slope of a line fitted to them, the time since the last one, and
     means in which the weight of a value decays with its age, over a half, an eighth and a
-    thirty-second of the longest training series. A good start for boosted trees.
+    thirty-second of the longest training series. Static facts follow: numbers as they are, and a
+    column of zeros and ones for each category. A good start for boosted trees.
 
     Parameters
     ----------
@@ -53,8 +54,9 @@ class SeriesStatistics(FeatureTransformer):
         "fill": Parameter(
             [StrOptions({"mean", "nan"})],
             '{"mean", "nan"}',
-            "What stands for the statistics of a channel that a series does not have: their mean "
-            "over the training series, or NaN. Their number of observations is 0.",
+            "What stands for the statistics of a channel that a series does not have, and for "
+            "missing static numbers: their mean over the training series, or NaN. The number of "
+            "observations of such a channel is 0.",
         ),
         "max_memory": FILTERS["max_memory"],
         "device": FILTERS["device"],
@@ -100,12 +102,26 @@ class SeriesStatistics(FeatureTransformer):
 
     def _compute(self, statistics: Statistics, batch: SeriesBatch) -> Tensor:
         n_numbers = 2 * _NUMBERS_PER_CELL * batch.n_channels * batch.lengths
-        return self._map_parts(statistics.compute, batch, n_numbers)
+        return self._map_parts(
+            lambda values, times, mask, _: statistics.compute(values, times, mask),
+            batch,
+            n_numbers,
+        )
 
     def _transform(self, batch: SeriesBatch) -> np.ndarray:
         features = self._compute(self.model_, batch)
         fill = self.model_.fill.cpu()
-        return torch.where(features.isnan(), fill, features).numpy()
+        features = torch.where(features.isnan(), fill, features)
+        if self.static_encoder_ is not None:
+            is_filled = self._fitted_params["fill"] == "mean"
+            facts = self.static_encoder_.tabulate(batch.static, fill=is_filled)
+            features = torch.cat([features, facts], dim=1)
+        return features.numpy()
+
+    def _static_names(self) -> list[str]:
+        if self.static_encoder_ is None:
+            return []
+        return [f"static {name}" for name in self.static_encoder_.names(tabulated=True)]
 
     def _new_model(self) -> nn.Module:
         return Statistics(self.n_channels_)

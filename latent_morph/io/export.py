@@ -57,12 +57,17 @@ def series_inputs(X: Data) -> dict[str, np.ndarray]:
     """Returns the inputs `values`, `times` and `mask` of an exported program for series.
 
     Args:
-        X: Anything `latent_morph.as_series` accepts.
+        X: Anything `latent_morph.as_series` accepts, without static facts.
 
     Returns:
         Arrays (N, T, C) float64, (N, T) float64 with NaN in the padding, and (N, T, C) bool.
+
+    Raises:
+        ValueError: X has static facts, for which exported programs have no input.
     """
     batch = as_series(X, dtype=torch.float64).to("cpu", torch.float64)
+    if batch.static is not None:
+        raise ValueError(f"X must have no static facts, got {list(batch.static.columns)}")
     return {
         "values": batch.values.numpy(),
         "times": batch.times.masked_fill(~batch.present, torch.nan).numpy(),

@@ -284,7 +284,11 @@ def _draw_classes(
         )
         return
     ends = np.flatnonzero(np.append(np.diff(times) > 0, True))  # one prefix per distinct time
-    prefixes = [(times[: end + 1], values[: end + 1]) for end in ends]
+    prefixes = SeriesBatch.from_ragged(
+        ((times[: end + 1], values[: end + 1]) for end in ends), dtype=torch.float64
+    )
+    if batch.static is not None:  # the facts of the series are those of each prefix
+        prefixes = prefixes.with_static(batch[[0] * len(ends)].static)
     probabilities = estimator.predict_proba(prefixes)
     # A step function: probabilities change at observations only.
     edges = np.append(times[ends], max(query_times.max(), times[-1]))

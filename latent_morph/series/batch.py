@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from latent_morph.series.static import check_static, concatenate_static, select_static
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Arrays, tensors, data frames and nested lists have no common type narrower than Any.
 Data: TypeAlias = Any
@@ -28,9 +33,13 @@ class SeriesBatch:
         mask: (N, T, C), bool: the only authority on what was observed. A zero is a value.
         lengths: (N,), int64, the number of real rows of each case, T by default. Rows beyond it
             are padding. A row within it whose channels are all missing is still a time point.
+        static: Facts of the series that do not change over time, or None: a DataFrame of N rows
+            and one column per fact. Columns of numbers and booleans are numbers, columns of text
+            and of categories are categories. NaN and None mean that a fact is not known.
 
     Raises:
-        TypeError: A field is not a tensor or has another dtype.
+        TypeError: A field is not a tensor or has another dtype, or `static` is no DataFrame of
+            numbers and categories.
         ValueError: Shapes disagree, or one of the rules above is broken.
     """
 
@@ -38,6 +47,7 @@ class SeriesBatch:
     times: Tensor
     mask: Tensor
     lengths: Tensor = None  # type: ignore[assignment]  # filled in below, never None afterwards
+    static: pd.DataFrame | None = None
 
     def __post_init__(self) -> None:
         _check_tensor("values", self.values, _VALUE_DTYPES)
@@ -88,16 +98,28 @@ class SeriesBatch:
             raise ValueError(
                 "times must repeat the last real time in the padding, got another time there"
             )
+        if self.static is not None:
+            object.__setattr__(self, "static", check_static(self.static, n_cases))
 
     @classmethod
     def _unchecked(
-        cls, values: Tensor, times: Tensor, mask: Tensor, lengths: Tensor
+        cls,
+        values: Tensor,
+        times: Tensor,
+        mask: Tensor,
+        lengths: Tensor,
+        static: pd.DataFrame | None,
     ) -> SeriesBatch:
         """Builds a batch from fields known to be valid, skipping the checks of every element."""
         batch = object.__new__(cls)
-        for name, field in zip(
-            ("values", "times", "mask", "lengths"), (values, times, mask, lengths), strict=True
-        ):
+        fields = {
+            "values": values,
+            "times": times,
+            "mask": mask,
+            "lengths": lengths,
+            "static": static,
+        }
+        for name, field in fields.items():
             object.__setattr__(batch, name, field)
         return batch
 
@@ -125,7 +147,10 @@ class SeriesBatch:
 
     @classmethod
     def concatenate(cls, batches: Iterable[SeriesBatch]) -> SeriesBatch:
-        """Joins batches of equal C along the case axis, padding to the longest T."""
+        """Joins batches of equal C, and with the same facts, along the case axis.
+
+        Shorter ones are padded to the longest T.
+        """
         parts = list(batches)
         if not parts:
             raise ValueError("batches must have at least one SeriesBatch, got none")
@@ -141,6 +166,7 @@ class SeriesBatch:
             torch.cat([part.times for part in parts]),
             torch.cat([part.mask for part in parts]),
             torch.cat([part.lengths for part in parts]),
+            concatenate_static([part.static for part in parts]),
         )
 
     @property
@@ -196,7 +222,11 @@ class SeriesBatch:
             index = index[0]
         cases = _as_index(index, self.n_cases, self.device)
         return self._unchecked(
-            self.values[cases], self.times[cases], self.mask[cases], self.lengths[cases]
+            self.values[cases],
+            self.times[cases],
+            self.mask[cases],
+            self.lengths[cases],
+            select_static(self.static, cases),
         )
 
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
@@ -206,15 +236,29 @@ class SeriesBatch:
         )
 
     def __repr__(self) -> str:
+        static = "" if self.static is None else f", static={list(self.static.columns)}"
         return (
             f"SeriesBatch(n_cases={self.n_cases}, n_times={self.n_times}, "
-            f"n_channels={self.n_channels}, dtype={self.values.dtype}, device={self.device})"
+            f"n_channels={self.n_channels}, dtype={self.values.dtype}, device={self.device}"
+            f"{static})"
         )
+
+    def with_static(self, static: pd.DataFrame | None) -> SeriesBatch:
+        """Returns the same series with other facts, or with None without any.
+
+        Args:
+            static: One row per series, in their order, whatever its index; see the attribute.
+        """
+        checked = None if static is None else check_static(static, self.n_cases)
+        return self._unchecked(self.values, self.times, self.mask, self.lengths, checked)
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> SeriesBatch:
-        """Moves all tensors to `device` and converts `values`, and only these, to `dtype`."""
+        """Moves all tensors to `device` and converts `values`, and only these, to `dtype`.
+
+        Facts stay in the memory of the CPU.
+        """
         if dtype is not None and dtype not in _VALUE_DTYPES:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
         return self._unchecked(
@@ -222,6 +266,7 @@ class SeriesBatch:
             self.times.to(device=device),
             self.mask.to(device=device),
             self.lengths.to(device=device),
+            self.static,
         )
 
     def trim(self) -> SeriesBatch:
@@ -234,10 +279,14 @@ class SeriesBatch:
             self.times[:, :n_times],
             self.mask[:, :n_times],
             self.lengths,
+            self.static,
         )
 
     def to_ragged(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Inverts `from_ragged`: one pair of times (T_i,) and values (T_i, C) per case."""
+        """Inverts `from_ragged`: one pair of times (T_i,) and values (T_i, C) per case.
+
+        Static facts have no place in it; they are in `static`.
+        """
         values = self.values.masked_fill(~self.mask, torch.nan).cpu().numpy()
         times = self.times.cpu().numpy()
         return [
@@ -255,6 +304,7 @@ class SeriesBatch:
             torch.cat([self.times, self.times[:, -1:].expand(-1, extra)], dim=1),
             torch.nn.functional.pad(self.mask, pad),
             self.lengths,
+            self.static,
         )
 
 
@@ -317,4 +367,4 @@ def insert_rows(batch: SeriesBatch, times: Tensor) -> tuple[SeriesBatch, Tensor]
     present = torch.arange(n_times + n_queries, device=batch.device) < lengths.unsqueeze(1)
     sorted_times = torch.where(present, sorted_times, last)
     rows = order.argsort(dim=1)[:, n_times:]
-    return SeriesBatch._unchecked(values, sorted_times, mask, lengths), rows
+    return SeriesBatch._unchecked(values, sorted_times, mask, lengths, batch.static), rows

@@ -66,6 +66,7 @@ def from_long(
     time: Hashable,
     columns: Sequence[Hashable] | None = None,
     *,
+    static: Sequence[str] = (),
     dtype: torch.dtype = torch.float32,
 ) -> SeriesBatch:
     """Converts a long table, which has one row per case and time point.
@@ -77,6 +78,8 @@ def from_long(
         time: Name of the column of times: numbers, timedeltas (converted to seconds), or
             datetimes (converted to seconds since the first of their case).
         columns: Names of the channels; by default every other numeric column. NaN means missing.
+        static: Names of the columns of facts that do not change over time, such as age or sex,
+            numbers or categories. The value of a case may be missing in some of its rows, or all.
         dtype: Dtype of the values.
 
     Returns:
@@ -84,18 +87,23 @@ def from_long(
 
     Raises:
         TypeError: `frame` is not a DataFrame.
-        ValueError: A column is absent or not numeric, or an id or a time is missing.
+        ValueError: A column is absent or not numeric, an id or a time is missing, or a case has
+            two values of one fact.
     """
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
         raise TypeError(f"frame must be a pandas DataFrame, got {type(frame).__name__}")
+    static = [static] if isinstance(static, str) else list(static)
     if columns is None:
         numeric = frame.select_dtypes(include=["number", "bool"]).columns
-        columns = [name for name in numeric if name not in (id, time)]
+        columns = [name for name in numeric if name not in (id, time, *static)]
     elif isinstance(columns, str):
         columns = [columns]
-    absent = [name for name in (id, time, *columns) if name not in frame.columns]
+    twice = [name for name in static if name in (id, time, *columns)]
+    if twice:
+        raise ValueError(f"static must have other columns than id, time and columns, got {twice}")
+    absent = [name for name in (id, time, *columns, *static) if name not in frame.columns]
     if absent:
         raise ValueError(f"frame must have columns {absent}, got {list(frame.columns)}")
     if not len(columns):
@@ -115,7 +123,21 @@ def from_long(
         first = np.searchsorted(case[order], np.arange(len(ids)))
         times = times - times[order][first][case]
     values = _as_floats(frame[list(columns)], "columns")
-    return pack_rows(case, _to_seconds(times), values, len(ids), dtype=dtype, name="frame")
+    batch = pack_rows(case, _to_seconds(times), values, len(ids), dtype=dtype, name="frame")
+    return batch.with_static(_gather_facts(frame[static], case, ids)) if static else batch
+
+
+def _gather_facts(facts: pd.DataFrame, case: np.ndarray, ids: Sequence[Hashable]) -> pd.DataFrame:
+    """Returns the one known value of each fact and case, given the case of each row."""
+    by_case = facts.groupby(case)
+    for name in facts.columns:
+        n_values = by_case[name].nunique().to_numpy()
+        if (n_values > 1).any():
+            raise ValueError(
+                f"column {name!r} of frame must have one value per case, "
+                f"got {n_values[n_values.argmax()]} in case {ids[n_values.argmax()]!r}"
+            )
+    return by_case.first()
 
 
 def pack_rows(
@@ -188,7 +210,7 @@ def _from_dense(X: np.ndarray | Tensor, dtype: torch.dtype) -> SeriesBatch:
     n_cases, n_times, _ = raw.shape
     times = torch.arange(n_times, dtype=torch.float64, device=raw.device).repeat(n_cases, 1)
     lengths = torch.full((n_cases,), n_times, dtype=torch.int64, device=raw.device)
-    return SeriesBatch._unchecked(values, times, mask, lengths)
+    return SeriesBatch._unchecked(values, times, mask, lengths, None)
 
 
 def _from_cases(cases: list[Data], dtype: torch.dtype) -> SeriesBatch:

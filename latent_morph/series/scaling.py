@@ -108,7 +108,7 @@ class SeriesScaler:
         return self
 
     def transform(self, batch: SeriesBatch) -> SeriesBatch:
-        """Scales (N, T, C) to the same shape, with 0 wherever `mask` is False."""
+        """Scales (N, T, C) to the same shape, with 0 wherever `mask` is False; facts stay."""
         self._check_channels("batch", batch.n_channels)
         values, mask = self.transform_observed(batch.values, batch.mask)
         return SeriesBatch(
@@ -116,6 +116,7 @@ class SeriesScaler:
             times=self.scale_times(batch.times, batch.times[:, 0]),
             mask=mask,
             lengths=batch.lengths,
+            static=batch.static,
         )
 
     def transform_observed(self, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

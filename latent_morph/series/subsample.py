@@ -47,4 +47,5 @@ def subsample(
         times=batch.times.gather(1, row),
         mask=mask,
         lengths=torch.from_numpy(lengths).to(batch.device),
+        static=batch.static,
     )
