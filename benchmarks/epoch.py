@@ -88,6 +88,7 @@ class _Candidate:
     ) -> None:
         given = {key: value for key, value in spec.items() if key != "preset"}
         params = override(get_learner("activity").parameters(spec["preset"], spec["ode"]), given)
+        params["n_members"] = 1  # members are trained one after the other
         estimator: LatentODEBase = get_learner("activity").estimator(
             **params, budget=seconds, validation_fraction=0.0, random_state=0
         )
