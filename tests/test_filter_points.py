@@ -283,3 +283,13 @@ def test_filter_points_query_at_a_row_is_that_row():
             np.testing.assert_allclose(
                 model.predict_proba(X[i : i + 1], times=t)[0], expected[i], atol=1e-5
             )
+
+
+def test_filter_points_query_after_a_shorter_series_is_its_last_row():
+    """The padding behind it repeats its last time, but is no row."""
+    X = [(np.arange(float(n)), np.sin(np.arange(float(n)))) for n in (12, 4, 7)]
+    y = [np.where(np.cos(t) > 0, "rising", "falling") for t, _ in X]
+    model = FilterBankPointClassifier(**SMALL, max_memory=1e-3).fit(X, y)
+    expected = [rows[-1] for rows in model.predict_proba(X)]
+    queries = np.nextafter([[t[-1]] for t, _ in X], np.inf)
+    np.testing.assert_allclose(model.predict_proba(X, queries)[:, 0], expected, atol=1e-5)

@@ -268,7 +268,8 @@ class FilterBankPointClassifier(PointLabelMixin, HeadEstimator):
         extended, rows = insert_rows(batch, times)
         inserted = self._compute_probabilities(extended).take_along_dim(rows.unsqueeze(-1), dim=1)
         # A query at the time of a row asks for that row, which knows its own observations.
-        after = torch.searchsorted(batch.times, times).clamp(max=batch.n_times - 1)
+        # Padding, which repeats the last time, is no row.
+        after = torch.searchsorted(batch.times, times).minimum(batch.lengths.unsqueeze(1) - 1)
         nearest = torch.stack([(after - 1).clamp(min=0), after])  # (2, N, Q)
         distance = (batch.times.unsqueeze(0).take_along_dim(nearest, dim=2) - times).abs()
         closest = nearest.gather(0, distance.argmin(0, keepdim=True))[0]
