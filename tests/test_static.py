@@ -401,3 +401,16 @@ def test_encoder_must_be_fitted():
         StaticEncoder().transform(facts())
     with pytest.raises(ValueError, match="static must have at least one row, got none"):
         StaticEncoder().fit(facts()[:0])
+
+
+@pytest.mark.parametrize("fitted", [[True, False], [True, False, None]])
+def test_booleans_are_numbers_with_and_without_missing_ones(fitted):
+    """pandas makes a column of objects of booleans of which some are missing."""
+    encoder = StaticEncoder().fit(pd.DataFrame({"smoker": fitted}))
+    assert encoder.numbers_ == ["smoker"]
+    for facts in ([True, False], [True, None], [None, False]):
+        encoded = encoder.transform(pd.DataFrame({"smoker": facts}))[:, 0]
+        alone = [encoder.transform(pd.DataFrame({"smoker": [fact]}))[0, 0] for fact in facts]
+        assert encoded.tolist() == [float(each) for each in alone]
+    full = encoder.transform(pd.DataFrame({"smoker": [True, False]}))[:, 0]
+    assert full[0] > full[1]

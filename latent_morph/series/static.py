@@ -66,7 +66,9 @@ def find_kind(column: pd.Series) -> str | None:
 
     dtype = column.dtype
     is_text = pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype)
-    if is_text or isinstance(dtype, pd.CategoricalDtype):
+    if pd.api.types.is_object_dtype(dtype) and pd.api.types.infer_dtype(column) == "boolean":
+        kind = NUMBERS  # booleans of which some are missing
+    elif is_text or isinstance(dtype, pd.CategoricalDtype):
         kind = CATEGORIES
     elif pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
         kind = NUMBERS
