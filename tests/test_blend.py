@@ -183,13 +183,19 @@ def test_blend_of_time_points_gives_groups_to_members_that_take_them(monkeypatch
         ([], [0, 1] * 5, "estimators must be pairs"),
         ([("a", FilterBankClassifier())] * 2, [0, 1] * 5, "estimators must be pairs"),
         (None, [0] * 10, "at least 2 classes, got 1 class"),
-        (None, [0] * 9 + [1], "at least 2 series of each class, got 1 of class 1"),
+        (None, ["a"] * 9 + ["rare"], "at least 2 series of each class, got 1 of class rare"),
     ],
 )
 def test_blend_errors(estimators, y, message):
     X = np.random.default_rng(0).normal(size=(10, 5))
     with pytest.raises(ValueError, match=message):
         BlendClassifier(estimators=estimators).fit(X, y)
+
+
+@pytest.mark.parametrize("blend", [BlendClassifier, BlendPointClassifier])
+def test_blend_needs_two_folds(blend):
+    with pytest.raises(ValueError, match="'cv' parameter"):
+        blend(cv=1).fit(np.zeros((4, 5)), [0, 1, 0, 1])
 
 
 @pytest.mark.slow

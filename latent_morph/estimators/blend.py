@@ -1,6 +1,7 @@
 """Blends of classifiers of series and of time points, weighted on cases left out."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor
 
@@ -23,7 +25,6 @@ from latent_morph.estimators.filter_points import FilterBankPointClassifier
 from latent_morph.estimators.labels import LabelCodes
 from latent_morph.estimators.parameters import (
     ATTRIBUTES,
-    COUNT,
     TRAINING,
     Parameter,
     documented,
@@ -48,7 +49,9 @@ _PARAMETERS: dict[str, Parameter] = {
         "Names and classifiers of series, which give probabilities. None is a filter bank, "
         "boosted trees on `SeriesStatistics`, and a latent ODE, which takes most of the time.",
     ),
-    "cv": Parameter([COUNT], "int", "Number of folds, at least 2."),
+    "cv": Parameter(
+        [Interval(Integral, 2, None, closed="left")], "int", "Number of folds, at least 2."
+    ),
     "random_state": TRAINING["random_state"]._replace(
         meaning="Seed of the folds, and of members whose own seed is None."
     ),
@@ -91,7 +94,7 @@ class _Blend(LabelCodes, SeriesInputs):
         Args:
             batch: N series.
             codes: N codes, or arrays of the codes of the time points of each series.
-            strata: (N,) codes that folds should share alike; None for folds at random.
+            strata: (N,) labels that folds should share alike; None for folds at random.
             groups: (N,) groups that stay together, or None.
         """
         if len(self.classes_) < 2:
@@ -204,7 +207,7 @@ class BlendClassifier(SeriesLabelMixin, _Blend):
         """
         self._validate_params()
         batch, codes, _, groups = self._validate_labelled(X, y, groups=groups)
-        return self._fit_blend(batch, codes, codes, groups)
+        return self._fit_blend(batch, codes, self.classes_[codes], groups)
 
     def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
         return np.broadcast_to(self._blend(batch), (len(batch), len(self.classes_))).copy()
@@ -343,9 +346,10 @@ def _make_folds(
     if strata is None:
         n_folds = min(n_folds, n_cases)
         return list(KFold(n_folds, shuffle=True, random_state=seed).split(cases))
-    n_folds = min(n_folds, int(np.bincount(strata).min()))
+    labels, counts = np.unique(strata, return_counts=True)
+    n_folds = min(n_folds, int(counts.min()))
     if n_folds < 2:
-        rare = np.bincount(strata).argmin()
+        rare = labels[counts.argmin()]
         raise ValueError(f"y must have at least 2 series of each class, got 1 of class {rare}")
     folds = StratifiedKFold(n_folds, shuffle=True, random_state=seed)
     return list(folds.split(cases, strata))
