@@ -169,7 +169,9 @@ def _make_blend_of_three(recipe: Recipe) -> Any:  # noqa: ANN401
 
 
 def _make_preset_blend(recipe: Recipe) -> Any:  # noqa: ANN401
-    members = BlendClassifier().default_members() | {LATENT: _make_latent_ode(recipe)}
+    members = BlendClassifier().default_members(recipe.n_cases) | {
+        LATENT: _make_latent_ode(recipe)
+    }
     return BlendClassifier(estimators=list(members.items()), cv=3, random_state=recipe.seed)
 
 
@@ -308,7 +310,7 @@ def _measure(
         return {"scores": scores, "seconds": stop - start, "fit_seconds": fitted - start}
 
     settings = {"task": name, "fraction": fraction, "split": split, "seed": seed}
-    settings |= {"method": method}
+    settings |= {"method": method, "version": SETS[name].version}
     stem = f"{name}-split_{split}-{fraction:.0%}-{method}-seed_{seed}".replace(" ", "_")
     return run_cached(records / f"{stem}.json", settings, evaluate)
 

@@ -198,9 +198,15 @@ def test_blend_needs_two_folds(blend):
         blend(cv=1).fit(np.zeros((4, 5)), [0, 1, 0, 1])
 
 
+def test_blend_refuses_a_single_group():
+    X, y = waves(12)
+    with pytest.raises(ValueError, match="groups must have at least 2 different values, got 1"):
+        BlendClassifier(estimators=members()).fit(X, y, groups=np.zeros(12))
+
+
 @pytest.mark.slow
 def test_sklearn_check_estimator_of_blend():
-    members = list(BlendClassifier().default_members().items())[:2]  # those that take no time
+    members = list(BlendClassifier().default_members(0).items())[:2]  # those that take no time
     blend = BlendClassifier(estimators=members, cv=2)
     results = check_estimator(blend, on_fail=None, on_skip=None)
     failed = {r["check_name"]: r["exception"] for r in results if r["status"] == "failed"}

@@ -567,6 +567,8 @@ def test_split_cases_stratifies_and_keeps_rare_classes(fraction):
 
 def test_split_cases_without_validation_for_few_cases():
     assert [len(part) for part in split_cases(9, 0.5, 0, None, None)] == [9, 0]
+    assert [len(part) for part in split_cases(9, 0.5, 0, None, np.arange(9))] == [9, 0]
+    assert [len(part) for part in split_cases(50, 0.5, 0, None, np.zeros(50))] == [50, 0]
     assert [len(part) for part in split_cases(50, 0.0, 0, None, None)] == [50, 0]
 
 

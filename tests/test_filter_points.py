@@ -293,3 +293,12 @@ def test_filter_points_query_after_a_shorter_series_is_its_last_row():
     expected = [rows[-1] for rows in model.predict_proba(X)]
     queries = np.nextafter([[t[-1]] for t, _ in X], np.inf)
     np.testing.assert_allclose(model.predict_proba(X, queries)[:, 0], expected, atol=1e-5)
+
+
+def test_filter_points_with_groups_of_one_class_of_which_one_has_no_weight():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 10))
+    y = np.repeat(np.where(np.arange(12) < 6, "a", "b")[:, None], 10, axis=1)
+    model = FilterBankPointClassifier(n_units=10, class_weight={"a": 0.0, "b": 1.0})
+    model.fit(X, y, groups=np.arange(12) // 6)
+    assert (model.predict(X) == "b").all()

@@ -67,6 +67,15 @@ def test_monitors_equal_scores_of_sklearn(n_classes):
         assert MONITORS[name](probabilities, codes, weight) == pytest.approx(value)
 
 
+def test_monitors_count_only_labels_with_weight():
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    codes, weight = np.array([0, 1, 0]), np.array([1.0, 0.0, 1.0])
+    with pytest.raises(ValueError, match="single class"):
+        MONITORS["roc_auc"](probabilities, codes, weight)
+    absent = np.array([0, 0, 0])  # predictions of a class that validation lacks warn no one
+    assert MONITORS["balanced_accuracy"](probabilities, absent, np.ones(3)) == pytest.approx(2 / 3)
+
+
 @pytest.mark.parametrize("name", ["roc_auc", "average_precision"])
 def test_monitors_refuse_a_single_class(name):
     with pytest.raises(ValueError, match="monitor must be 'log_loss' or 'accuracy' for"):
@@ -129,6 +138,17 @@ def test_calibrate_undoes_a_wrong_temperature(kind):
 
 
 # Members
+
+
+def test_calibrate_stays_modest_on_few_series_that_are_told_apart():
+    X, y = sines(40)
+    model = LatentODEClassifier(**SMALL | {"max_epochs": 60, "learning_rate": 0.02}).fit(X, y)
+    right = np.flatnonzero(model.predict(X) == y)[:4]
+    batch = model._scale(as_series(X, dtype=torch.float64))[right]
+    labels = torch.from_numpy(np.searchsorted(model.classes_, y[right]))
+    calibrate(model.model_, Examples(batch, labels=labels), None, 16)
+    # Four series and one more for each class; without these, confidence would have no limit.
+    assert 0.7 < model.predict_proba([X[i] for i in right]).max(1).mean() < 0.95
 
 
 def test_members_average_probabilities(tmp_path):

@@ -212,7 +212,7 @@ class BlendClassifier(SeriesLabelMixin, _Blend):
     def _compute_probabilities(self, batch: SeriesBatch) -> np.ndarray:
         return np.broadcast_to(self._blend(batch), (len(batch), len(self.classes_))).copy()
 
-    def default_members(self, n_labels: int = 0) -> dict[str, Any]:
+    def default_members(self, n_labels: int) -> dict[str, Any]:
         """Returns the members that `estimators=None` stands for with `n_labels` series, by name.
 
         With many series, training of the latent ODE stops when it no longer improves.
@@ -341,7 +341,10 @@ def _make_folds(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     cases = np.zeros(n_cases)
     if groups is not None:
-        n_folds = min(n_folds, len(np.unique(groups)))
+        n_groups = len(np.unique(groups))
+        if n_groups < 2:
+            raise ValueError(f"groups must have at least 2 different values, got {n_groups}")
+        n_folds = min(n_folds, n_groups)
         return list(GroupKFold(n_folds).split(cases, groups=groups))
     if strata is None:
         n_folds = min(n_folds, n_cases)

@@ -261,13 +261,20 @@ def calibrate(
     """Divides the logits by the temperature that gives held-out series the least log loss.
 
     A network is as a rule too sure of itself. The temperature goes into the last layer of the
-    head, so that a calibrated model is a model like any other.
+    head, so that a calibrated model is a model like any other. Targets are smoothed towards the
+    shares of the classes, as if there were one more series for each class: a few series that the
+    network tells apart would ask for endless confidence.
     """
     logits, codes, weight = compute_logits(model, examples, class_weight, batch_size)
+    n_classes = logits.shape[1]
+    share = weight / weight.sum()
+    one_hot = torch.nn.functional.one_hot(codes, n_classes).double()
+    smoothing = n_classes / len(examples)
+    target = (one_hot + smoothing * (share @ one_hot)) / (1 + smoothing)
 
     def loss(log_temperature: float) -> float:
-        probabilities = (logits / math.exp(log_temperature)).softmax(-1)
-        return -MONITORS["log_loss"](probabilities.numpy(), codes.numpy(), weight.numpy())
+        log_p = (logits / math.exp(log_temperature)).log_softmax(-1)
+        return -float(share @ (target * log_p).sum(-1))
 
     best = minimize_scalar(loss, bounds=(-_LARGEST, _LARGEST), method="bounded").x
     last = model.head.network[-1]  # type: ignore[union-attr]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.metrics import average_precision_score, balanced_accuracy_score, roc_auc_score
+from sklearn.metrics import average_precision_score, recall_score, roc_auc_score
 
 # Functions of probabilities (R, K), codes (R,) and weights (R,); higher is better.
 Monitor = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
@@ -20,7 +20,11 @@ def _accuracy(probabilities: np.ndarray, codes: np.ndarray, weight: np.ndarray) 
 
 
 def _balanced_accuracy(probabilities: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> float:
-    return float(balanced_accuracy_score(codes, probabilities.argmax(1), sample_weight=weight))
+    # The mean recall of the classes that the validation series have.
+    known, predicted = np.unique(codes), probabilities.argmax(1)
+    return float(
+        recall_score(codes, predicted, labels=known, average="macro", sample_weight=weight)
+    )
 
 
 def _one_against_rest(score: Callable[..., float]) -> Monitor:
@@ -31,7 +35,7 @@ def _one_against_rest(score: Callable[..., float]) -> Monitor:
         scores = [
             score(codes == k, probabilities[:, k], sample_weight=weight)
             for k in range(0 if n_classes > 2 else 1, n_classes)
-            if 0 < np.count_nonzero(codes == k) < len(codes)
+            if 0 < weight[codes == k].sum() < weight.sum()
         ]
         if not scores:
             raise ValueError(

@@ -219,8 +219,9 @@ CLASSIFIER: dict[str, Parameter] = LATENT | {
         [COUNT],
         "int",
         "Number of models that are trained apart, from different seeds and with different "
-        "validation series, and whose probabilities are averaged. Latent states and "
-        "reconstructions, and the history, are those of the first.",
+        "validation series, and whose probabilities are averaged. Scales are those of all series "
+        "that some member is trained on. Latent states and reconstructions, and the history, are "
+        "those of the first.",
     ),
     "head": Parameter(
         [StrOptions(set(HEADS))],

@@ -36,13 +36,14 @@ def split_cases(
     n_val = min(round(fraction * n_cases), n_cases - 1)
     if groups is not None:
         check_consistent_length(all_cases, groups)
-        if fraction > 0 and len(np.unique(groups)) > 1:
-            split = GroupShuffleSplit(n_splits=1, test_size=fraction, random_state=seed)
-            train, val = next(split.split(all_cases, groups=groups))
-            return train, val
-        return all_cases, all_cases[:0]
     if n_val == 0 or n_cases < 10:
         return all_cases, all_cases[:0]
+    if groups is not None:
+        if len(np.unique(groups)) == 1:
+            return all_cases, all_cases[:0]
+        split = GroupShuffleSplit(n_splits=1, test_size=fraction, random_state=seed)
+        train, val = next(split.split(all_cases, groups=groups))
+        return train, val
     order = np.random.RandomState(seed).permutation(n_cases)
     if strata is not None:
         # Taking every k-th case in the order of classes keeps proportions. The first case of each

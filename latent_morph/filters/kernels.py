@@ -149,7 +149,8 @@ class Kernels(nn.Module):
     def count_points(self, span: Tensor) -> Tensor:
         """Returns the number of grid points for spans (N,).
 
-        It is one more than lie within a span: the last point is beyond the end of the series.
+        It is one more than lie within a span: the last point is beyond the end of the series,
+        unless that is too long to be seen as a whole.
         """
         longest = MAX_SPANS * (N_TAPS - 1) * self.lags.amax(0)
         # The minimum of floating point numbers: an absurd span has no whole number.
@@ -164,9 +165,6 @@ class Kernels(nn.Module):
 
 
 def _changes(outputs: Tensor) -> Tensor:
-    """Returns the changes of outputs (N, G, K) to the next grid point, 0 for the last point.
-
-    That one is beyond the end of its series.
-    """
+    """Returns the changes of outputs (N, G, K) to the next grid point, 0 for the last point."""
     following = torch.cat([outputs[:, 1:], outputs[:, -1:]], dim=1)
     return following - outputs

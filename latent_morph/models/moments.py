@@ -64,11 +64,15 @@ class Moments:
 def choose_alpha(folds: Sequence[Moments]) -> tuple[float, list[tuple[Tensor, Tensor]]]:
     """Chooses the regularisation that predicts each fold best from the others.
 
+    Where the others of a fold have no weight, it is predicted from all folds.
+
     Returns:
         The regularisation, and for each fold the solution without it.
     """
     whole = folds[0].combine(folds[1:])
-    rests = [whole.combine([fold], -1.0) for fold in folds] if len(folds) > 1 else [whole]
+    rests = [
+        whole if fold.weight == whole.weight else whole.combine([fold], -1.0) for fold in folds
+    ]
     best = None
     for alpha in ALPHAS:
         solutions = [rest.solve(alpha) for rest in rests]
