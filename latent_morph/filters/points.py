@@ -47,37 +47,40 @@ class PointBank(nn.Module):
     def forward(self, values: Tensor, times: Tensor, mask: Tensor) -> Tensor:
         """Maps (N, T, C), (N, T), (N, T, C) to features (N, T, F)."""
         interpolant = interpolate(values, times, mask)
-        statistics = self.statistics(values, times, mask).unflatten(1, (len(KINDS), -1))
+        statistics = self.statistics.compute_at(interpolant, values, mask)
+        statistics = torch.where(statistics.isnan(), self.statistics.fill, statistics)
+        statistics = statistics.unflatten(1, (len(KINDS), -1))
         index = [KINDS.index(kind) for kind in SERIES_KINDS]
         n_times = values.shape[1]
         whole = statistics[:, index].flatten(1).unsqueeze(1).expand(-1, n_times, -1)
         centre = statistics[:, KINDS.index("mean")].unsqueeze(1)  # (N, 1, C)
-        # Sums of deviations and of ones, (N, T, 2 C).
-        sums = torch.cat([torch.where(mask, values - centre, 0.0), mask.to(values.dtype)], dim=-1)
-        past, future = self._decay(sums, interpolant.times)
-        own = sums.unsqueeze(-1)
+        # What sums are of: deviations and ones, (N, T, C, 2).
+        terms = torch.stack([torch.where(mask, values - centre, 0.0), mask.to(values.dtype)], -1)
+        past, future = self._decay(terms, interpolant.times)
         means = []
-        for total in (past, future, past + future - own):
-            deviation, count = total.unflatten(2, (2, -1)).unbind(2)  # (N, T, C, K)
+        for total in (past, future, past + future - terms.unsqueeze(3)):
+            deviation, count = total.unbind(-1)  # (N, T, C, K)
             mean = centre.unsqueeze(-1) + deviation / (count + _PRIOR_COUNT)
             means.append(mean.flatten(2))
         return torch.cat([interpolant.values, *means, whole], dim=-1)
 
-    def _decay(self, sums: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns decayed sums (N, T, 2 C, K) of the past and of the future, own row included."""
-        n_filters = sums.shape[-1]
+    def _decay(self, terms: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns decayed sums (N, T, C, K, 2) of the past and of the future, own row included.
+
+        Modes without rotation keep the real and the imaginary part apart, so that one mode sums
+        both terms (N, T, C, 2).
+        """
         gaps = times - torch.cat([times[:, :1], times], dim=1)[:, : times.shape[1]]
-        rates = self.rates.repeat(2, n_filters)
-        inputs = sums.transpose(0, 1).repeat_interleave(len(self.rates), dim=-1)  # (T, N, P)
-        inputs = torch.stack([inputs, torch.zeros_like(inputs)], dim=-1)
+        rates = self.rates.repeat(2, self.n_channels)
+        inputs = terms.transpose(0, 1).repeat_interleave(len(self.rates), dim=2)  # (T, N, C K, 2)
         states = linear_recurrence(
             rates,
             torch.zeros_like(rates),
-            gaps.t().to(sums),
+            gaps.t().to(terms),
             torch.stack([inputs, inputs], dim=2),
         )
-        past, future = states[..., 0].transpose(0, 1).unbind(2)
-        shape = n_filters, len(self.rates)
+        past, future = states.transpose(0, 1).unbind(2)
+        shape = self.n_channels, len(self.rates)
         return past.unflatten(2, shape), future.unflatten(2, shape)
 
     def names(self) -> list[str]:

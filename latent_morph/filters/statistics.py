@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from latent_morph.filters.interpolant import interpolate
+from latent_morph.filters.interpolant import Interpolant, interpolate
 
 # Times in which the weight of a value in a decayed mean falls to 1 / e, as fractions of the span.
 DECAYS = (1 / 2, 1 / 8, 1 / 32)
@@ -49,7 +49,10 @@ class Statistics(nn.Module):
         self, values: Tensor, times: Tensor, mask: Tensor, rows: Tensor | None = None
     ) -> Tensor:
         """Returns the features (N, F), NaN for a channel without an observation."""
-        interpolant = interpolate(values, times, mask, rows)
+        return self.compute_at(interpolate(values, times, mask, rows), values, mask)
+
+    def compute_at(self, interpolant: Interpolant, values: Tensor, mask: Tensor) -> Tensor:
+        """Returns the features (N, F) of series whose interpolant is known already."""
         time = interpolant.times.to(values.dtype).unsqueeze(-1)
         end = interpolant.span.to(values.dtype).unsqueeze(1)
         count = mask.sum(1).to(values.dtype)
